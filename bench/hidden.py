@@ -1,0 +1,110 @@
+"""What stands ahead of ready todos must not hide them, nor make finding them dear.
+
+50,000 ready todos are drained at 4 clients, once undisturbed and once behind each kind of older
+todos that the caller may not take. Each case is an endpoint of its own in one database; they run
+in turns, and the median of the rounds' ratios to the undisturbed case counts.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from statistics import median
+from typing import TYPE_CHECKING
+
+from bench.cluster import cluster
+from bench.cycle import ratio
+from bench.pgbench import run
+from bench.product import Product, install, make_login
+from bench.report import Report, progress
+
+if TYPE_CHECKING:
+    from bench.options import Options
+
+CLIENTS = 4
+READY = 50_000
+ROUNDS = 5
+KEPT = 0.7
+LONG_AGO = timedelta(hours=2)
+
+UNDISTURBED = "undisturbed"
+OTHERS = "100,000 in two other queues"
+PAUSED = "100,000 in two paused queues"
+ASSIGNED = "50,000 assigned to another"
+HELD = "50,000 leased, 50,000 parked"
+QUEUES = ("first", "second", "ready")
+
+
+def measure(options: Options) -> bool:
+    """Run the benchmark; returns whether the promises were kept."""
+    report = Report("hidden", options.quick)
+    scale = 20 if options.quick else 1
+    rounds = 1 if options.quick else ROUNDS
+    seconds = options.seconds or (1 if options.quick else 2)
+    with cluster(options.server or "15") as server:
+        make_login(server)
+        product = install(server)
+        progress("loading what stands ahead")
+        endpoints = {name: _prepare(product, name, scale) for name in _cases(product)}
+        rates: dict[str, list[float]] = {name: [] for name in endpoints}
+        for turn in range(1, rounds + 1):
+            for endpoint in endpoints.values():
+                product.top_up(endpoint, "ready", READY)
+            product.settle()
+            for name, endpoint in endpoints.items():
+                queues = QUEUES if name == PAUSED else ["ready"]
+                load = product.cycle("hidden", endpoint, queues)
+                rates[name].append(run(server, load, CLIENTS, seconds=seconds).rate)
+            shown = ", ".join(f"{name}: {series[-1]:.0f}" for name, series in rates.items())
+            progress(f"round {turn} of {rounds}: cycles/s {shown}")
+    report.table(
+        f"cycles/s at {CLIENTS} clients, median",
+        ["ahead of the ready ones", "rate", "% of undisturbed"],
+        [
+            [name, median(series), 100 * ratio(series, rates[UNDISTURBED])]
+            for name, series in rates.items()
+        ],
+    )
+    for name, series in rates.items():
+        if name != UNDISTURBED:
+            report.at_least(
+                f"{name}: share of undisturbed", ratio(series, rates[UNDISTURBED]), KEPT
+            )
+    return report.close()
+
+
+def _cases(product: Product) -> list[str]:
+    cases = [UNDISTURBED, OTHERS, ASSIGNED, HELD]
+    with product.cluster.connect(product.database) as admin:
+        found = admin.execute(
+            """select true from pg_proc
+                where pronamespace = 'switchboard'::regnamespace
+                  and proname = 'set_admission_policy'"""
+        ).fetchone()
+    if found:
+        cases.insert(2, PAUSED)
+    else:
+        progress("no admission policies in this version: paused queues are left out")
+    return cases
+
+
+def _prepare(product: Product, name: str, scale: int) -> str:
+    """Vend the endpoint of a case and load what stands ahead; returns its id."""
+    slug = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
+    endpoint = product.vend(slug, QUEUES)
+    ahead = 50_000 // scale
+    if name in (OTHERS, PAUSED):
+        product.fill(endpoint, QUEUES[:2], 2 * ahead, age=LONG_AGO)
+    elif name == ASSIGNED:
+        product.fill(endpoint, ["ready"], ahead, age=LONG_AGO, assignee="someone-else")
+    elif name == HELD:
+        product.fill(endpoint, ["ready"], ahead, age=LONG_AGO, state="claimed")
+        product.fill(endpoint, ["ready"], ahead, age=LONG_AGO, state="parked")
+    if name == PAUSED:
+        with product.cluster.connect(product.database) as admin:
+            admin.execute(
+                """select switchboard.set_admission_policy(%s, queue, '{"max_in_flight": 0}',
+                       (select id from switchboard.humans where name = 'bench'))
+                     from unnest(%s::text[]) queue""",
+                [endpoint, list(QUEUES[:2])],
+            )
+    return endpoint

@@ -1,0 +1,60 @@
+-- Clock and identities.
+--
+-- Every reading of time in this schema is switchboard.now(), taken once per call and passed on.
+-- It is the wall clock, not the transaction's start: a lease taken from pg_catalog.now() inside
+-- an old transaction would already be over. Tests move it in two ways that no tenant can use:
+--   set switchboard.test_now = '2030-01-01 00:00Z'   for one session, if its login is a member of the owner role;
+--   update switchboard.settings set is_test = true, test_now = …   for every session of a test database.
+-- It is STABLE so that a comparison with it can be an index condition (a VOLATILE one scans).
+--
+-- Ids are version 7: 48 bits of milliseconds, 12 bits of the microseconds within, then random. So
+-- ordering by id is ordering by (created_at, id), and lists need no index of their own.
+
+create or replace function switchboard.now() returns timestamptz
+language plpgsql stable security definer set search_path = switchboard, pg_temp
+as $$
+declare
+    v_session text := current_setting('switchboard.test_now', true);
+    v_stored  timestamptz;
+begin
+    if v_session <> '' and pg_has_role(session_user, 'switchboard_owner', 'member') then
+        return v_session::timestamptz;
+    end if;
+    select s.test_now into v_stored from settings s where s.is_test;
+    return coalesce(v_stored, clock_timestamp());
+end $$;
+comment on function switchboard.now() is
+'The clock of every function here: wall clock, or the test clock where one is allowed (setting switchboard.test_now for members of switchboard_owner; settings.test_now in a test database). Reads settings.';
+
+create or replace function switchboard.new_id(p_at timestamptz, p_ordinal integer default null) returns uuid
+language plpgsql volatile set search_path = switchboard, pg_temp
+as $$
+declare
+    v_us    bigint := greatest(0, extract(epoch from p_at) * 1000000)::bigint;
+    v_bytes bytea  := uuid_send(gen_random_uuid());
+begin
+    v_bytes := overlay(v_bytes placing substring(int8send(v_us / 1000) from 3) from 1 for 6);
+    -- version 7 in the high nibble, then floor(4096 * fraction of the millisecond)
+    v_bytes := overlay(v_bytes placing substring(int4send((x'7000'::int + (v_us % 1000) * 4096 / 1000)::int) from 3) from 7 for 2);
+    if p_ordinal is not null then
+        v_bytes := overlay(v_bytes placing substring(int4send(x'8000'::int + (p_ordinal & x'3fff'::int)) from 3) from 9 for 2);
+    end if;
+    return encode(v_bytes, 'hex')::uuid;
+end $$;
+comment on function switchboard.new_id(timestamptz, integer) is
+'A version 7 uuid for the instant p_at (1970 or later), random but for the time. p_ordinal (0..16383) keeps the order of several made for one instant.';
+
+create or replace function switchboard.as_uuid(p_text text) returns uuid
+language plpgsql immutable set search_path = switchboard, pg_temp
+as $$
+begin
+    -- the cast alone would admit braces and other places of the hyphens; a regular expression would cost more
+    if p_text like '________-____-____-____-____________' then
+        return p_text::uuid;
+    end if;
+    return null;
+exception when invalid_text_representation then
+    return null;
+end $$;
+comment on function switchboard.as_uuid(text) is
+'The uuid in its canonical form, any case; NULL for anything else, so that a malformed id behaves like an unknown one.';

@@ -1,0 +1,151 @@
+-- Reading: one todo, lists, counts.
+--
+-- Lists are newest first, pending ones oldest first (the order of claims). Each is answered per queue
+-- from an index that holds just the state that is asked for, then merged, so that five million done
+-- todos do not slow the list of the three failed ones.
+
+create or replace function switchboard.get_todo(p_endpoint_id text, p_id text) returns switchboard.todo
+language plpgsql stable security definer set search_path = switchboard, pg_temp
+as $$
+declare
+    v_row todos;
+begin
+    select * into v_row from todos t where t.endpoint_id = scope(p_endpoint_id, 'get_todo') and t.id = as_uuid(p_id);
+    if not found then
+        perform refuse('not_found', 'there is no such todo here: list_todos shows what there is');
+    end if;
+    return show(v_row);
+end $$;
+comment on function switchboard.get_todo(text, text) is 'One todo of the endpoint. Errors: not_found. Reads todos.';
+
+create or replace function switchboard.check_state(p_state text) returns void
+language plpgsql immutable set search_path = switchboard, pg_temp
+as $$
+begin
+    if p_state not in ('pending', 'claimed', 'done', 'failed') then
+        perform refuse_argument('state', 'must be pending, claimed, done or failed');
+    end if;
+end $$;
+comment on function switchboard.check_state(text) is 'Refuses a state filter that is no state; NULL is none.';
+
+create or replace function switchboard.todos_of(p_endpoint_id uuid, p_queue text, p_state switchboard.todo_state, p_limit integer, p_before uuid default null)
+returns setof switchboard.todos
+language sql stable set search_path = switchboard, pg_temp
+as $$
+    select u.* from (
+     select t.* from queue_marks m cross join (values ('done'::todo_state), ('failed')) s (state) cross join lateral (
+         select * from todos t
+         where t.endpoint_id = m.endpoint_id and t.queue = m.queue and t.state = s.state and t.completed_at is not null
+           and (p_before is null or t.id < p_before) order by t.id desc limit p_limit) t
+     where m.endpoint_id = p_endpoint_id and (p_queue is null or m.queue = p_queue) and s.state = coalesce(p_state, s.state)
+     union all
+     select t.* from todos t  -- held or parked
+     where t.endpoint_id = p_endpoint_id and t.due_at is not null and t.state = coalesce(p_state, t.state)
+       and (p_queue is null or t.queue = p_queue) and (p_before is null or t.id < p_before)
+     union all
+     select t.* from queue_marks m cross join lateral (
+         select * from todos t
+         where t.endpoint_id = m.endpoint_id and t.assignee is null and t.queue = m.queue and t.state = 'pending'
+           and (p_before is null or t.id < p_before)
+         order by t.assignee desc, t.created_at desc, t.id desc limit p_limit) t
+     where m.endpoint_id = p_endpoint_id and (p_queue is null or m.queue = p_queue) and p_state is null
+     union all
+     select t.* from queue_marks m cross join lateral (
+         select * from todos t
+         where t.endpoint_id = m.endpoint_id and t.assignee is null and t.queue = m.queue and t.state = 'pending'
+         order by t.assignee, t.created_at, t.id limit p_limit) t
+     where m.endpoint_id = p_endpoint_id and (p_queue is null or m.queue = p_queue) and p_state = 'pending'
+     union all
+     select t.* from todos t
+     where t.endpoint_id = p_endpoint_id and t.assignee is not null and t.state = 'pending' and coalesce(p_state, 'pending') = 'pending'
+       and (p_queue is null or t.queue = p_queue) and (p_before is null or t.id < p_before)) u
+    order by case when p_state = 'pending' then u.created_at end, case when p_state = 'pending' then u.id end, u.id desc
+    limit p_limit
+$$;
+comment on function switchboard.todos_of(uuid, text, switchboard.todo_state, integer, uuid) is
+'Up to p_limit todos of an endpoint, newest first, with p_state pending oldest first; p_queue, p_state: NULL: all; p_before: only ids below (a cursor). Reads todos, queue_marks.';
+
+create or replace function switchboard.list_todos(p_endpoint_id text, p_queue text default null, p_state text default null, p_limit integer default 50)
+returns setof switchboard.todo
+language plpgsql stable security definer set search_path = switchboard, pg_temp
+as $$
+declare
+    v_limit    integer := check_limit(p_limit, 50, 200);
+    v_endpoint endpoints;
+begin
+    perform check_state(p_state);
+    select * into v_endpoint from endpoints e where e.id = scope(p_endpoint_id, 'list_todos');
+    if not found then
+        return;
+    elsif p_queue is not null then
+        perform check_queue(p_queue, v_endpoint.queues);
+    end if;
+    return query select (show(t)).* from todos_of(v_endpoint.id, p_queue, p_state::todo_state, v_limit) t;
+end $$;
+comment on function switchboard.list_todos(text, text, text, integer) is
+'Todos of the endpoint, newest first, with p_state pending oldest first. p_queue, p_state: NULL: all; p_limit: 1..200, above is clamped, NULL: 50. Errors: invalid_argument, forbidden (queue outside the grant). Reads todos.';
+
+create or replace function switchboard.queue_counts(p_endpoint_id text)
+returns table (queue text, pending bigint, claimed bigint, parked bigint, dead bigint, done bigint, oldest_pending_seconds double precision)
+language plpgsql stable security definer set search_path = switchboard, pg_temp
+as $$
+declare
+    v_endpoint uuid := scope(p_endpoint_id, 'list_todos');
+    v_now      timestamptz := switchboard.now();
+begin
+    return query
+    select m.queue, coalesce(p.waiting, 0), coalesce(c.held, 0), coalesce(c.parked, 0),
+           (select count(*) from todos t where t.endpoint_id = m.endpoint_id and t.queue = m.queue and t.state = 'failed' and t.completed_at is not null),
+           coalesce(d.done, 0)::bigint, extract(epoch from v_now - p.oldest)::double precision
+    from queue_marks m
+    left join (select t.queue, count(*) as waiting, min(t.created_at) as oldest from todos t
+               where t.endpoint_id = v_endpoint and t.state = 'pending' group by t.queue) p on p.queue = m.queue
+    left join (select t.queue, count(*) filter (where t.state = 'claimed') as held, count(*) filter (where t.state = 'failed') as parked from todos t
+               where t.endpoint_id = v_endpoint and t.due_at is not null group by t.queue) c on c.queue = m.queue
+    left join (select n.queue, sum(n.total) as done from attempt_totals n
+               where n.endpoint_id = v_endpoint and n.state = 'done' group by n.queue) d on d.queue = m.queue
+    where m.endpoint_id = v_endpoint
+    order by m.queue;
+end $$;
+comment on function switchboard.queue_counts(text) is
+'Per queue: pending, claimed, parked and dead todos, exact; done ones ever, as of the last fold of the counters; seconds since the oldest pending was created, NULL when none. Reads todos, attempt_totals, queue_marks.';
+
+create or replace function switchboard.todo_history(p_endpoint_id text, p_id text)
+returns table (seq integer, attempt integer, owner text, claimed_at timestamptz, ended_at timestamptz, outcome text, state text, summary text)
+language sql stable security definer set search_path = switchboard, pg_temp
+as $$
+    select a.seq, a.attempt, a.owner, a.claimed_at, a.ended_at, a.outcome, a.state, a.summary
+    from todo_attempts a
+    where a.endpoint_id = scope(p_endpoint_id, 'get_todo') and a.todo_id = as_uuid(p_id)
+    order by a.seq
+$$;
+comment on function switchboard.todo_history(text, text) is 'The ended attempts of one todo, oldest first; none for an unknown one. Reads todo_attempts.';
+
+create or replace function switchboard.may_ring(p_todo switchboard.todos, p_at timestamptz) returns boolean
+language sql immutable set search_path = switchboard, pg_temp
+as $$
+    select p_todo.state = 'pending' and p_todo.trust_mode <> 'open' and p_todo.ring_attempts < 6
+       and (p_todo.last_ringed_at is null
+            or p_todo.last_ringed_at + (array[interval '5 minutes', '20 minutes', '1 hour', '6 hours', '6 hours'])[greatest(p_todo.ring_attempts, 1)] <= p_at)
+$$;
+comment on function switchboard.may_ring(switchboard.todos, timestamptz) is
+'Whether a doorbell may ring for the todo at p_at: pending, past the sender gate (open rings nobody), and its next ring due: at once, then after 5 min, 20 min, 1 h, 6 h, 6 h, then never.';
+
+create or replace function switchboard.pending_doorbell_todos(p_endpoint_id text, p_queues text[] default null)
+returns setof switchboard.todo
+language plpgsql stable security definer set search_path = switchboard, pg_temp
+as $$
+declare
+    v_now      timestamptz := switchboard.now();
+    v_endpoint endpoints;
+begin
+    select * into v_endpoint from endpoints e where e.id = scope(p_endpoint_id, 'list_todos');
+    if not found or not is_active(v_endpoint.revoked_at, v_endpoint.expires_at, v_now) then
+        return;
+    end if;
+    return query
+        select (show(t)).* from todos_of(v_endpoint.id, null, 'pending', 1000) t
+        where t.queue = any (v_endpoint.queues) and (p_queues is null or t.queue = any (p_queues)) and may_ring(t, v_now);
+end $$;
+comment on function switchboard.pending_doorbell_todos(text, text[]) is
+'The pending todos of the endpoint that may ring now, oldest first, of the oldest 1,000; none for an endpoint that is not active. p_queues: NULL: all granted. Marks nothing. Reads todos.';

@@ -1,0 +1,314 @@
+-- Claiming.
+--
+-- A claim takes the oldest todo that is claimable, under a lease, and never waits for another claim.
+-- Claimable, everywhere (claim, claim_next, claim_batch, the operator twins): pending; or held under
+-- a lease that lapsed with attempts left; or parked with its backoff over. A todo with an assignee is
+-- claimable by that owner only. Oldest is (created_at, id), across all the queues that are named.
+--
+-- How claim_next finds it. An array of queues in one ORDER BY loses the index order and sorts the
+-- backlog, so claim_oldest() probes the head of each queue's pool (one index descent each) and, once an
+-- endpoint, the heads of what is assigned to the owner and of what is due; the oldest head wins.
+-- take() then locks the first row there that nobody else has locked (SKIP LOCKED) and makes it the
+-- owner's. When everything at that head is locked the head is left out and the
+-- next oldest is tried, so one stuck claimer hides nothing but the row it sits on.
+--
+-- Marks. An old snapshot held open by anyone keeps dead index entries at the heads, and every scan
+-- walks them. So each queue has a low-water mark from which claims look: about one claim in 300 moves
+-- it up to what it took; whatever puts an older todo back to pending lowers it; a claim that finds
+-- nothing looks once more from the very start; and each sweep sets it back to the oldest pending
+-- (settle_marks in functions/sweeps), which finds what surfaced below it: the create of a
+-- long transaction, a claim rolled back, a lowering skipped because the mark was locked. Marks are
+-- hints: a wrong one costs at most a sweep's delay, never a todo. Nobody waits for their locks.
+--
+-- Lock order: todo, then policy, window, ledger. The claimed row is locked first, then updated.
+
+create or replace function switchboard.claim_terms(
+    p_endpoint_id text, p_verb text, p_owner text, p_queues text[], p_lease_ttl_seconds integer)
+returns switchboard.claim_terms
+language plpgsql stable set search_path = switchboard, pg_temp
+as $$
+declare
+    v_terms    claim_terms;
+    v_grant    record;
+    v_queue    text;
+    v_scope    record := scope_at(p_endpoint_id, p_verb);
+begin
+    if p_owner is null or p_owner = '' or length(p_owner) > 128 then
+        perform check_text('owner', p_owner, 128, true);
+    elsif p_lease_ttl_seconds < 1 then
+        perform refuse_argument('lease_ttl_seconds', 'must be at least 1');
+    elsif cardinality(p_queues) > 32 then
+        perform refuse_argument('queues', 'must name at most 32 queues');
+    end if;
+    v_terms.at := v_scope.at;
+    select e.id, e.queues, e.revoked_at, e.expires_at, e.default_lease_seconds, m.due_from, m.has_assigned
+    into v_grant
+    from endpoints e join due_marks m on m.endpoint_id = e.id where e.id = v_scope.endpoint_id;
+    if not found then
+        return v_terms;
+    end if;
+    if not p_queues <@ v_grant.queues then
+        foreach v_queue in array p_queues loop
+            perform check_queue(v_queue, v_grant.queues);
+        end loop;
+    end if;
+    if v_grant.revoked_at is null and (v_grant.expires_at is null or v_grant.expires_at > v_terms.at) then
+        v_terms.endpoint_id := v_grant.id;
+        v_terms.owner := p_owner;
+        v_terms.queues := coalesce(p_queues, v_grant.queues);
+        v_terms.due_from := v_grant.due_from;
+        v_terms.has_assigned := v_grant.has_assigned;
+        v_terms.lease_seconds := least(coalesce(p_lease_ttl_seconds, v_grant.default_lease_seconds, v_scope.lease_seconds), 86400);
+    end if;
+    return v_terms;
+end $$;
+comment on function switchboard.claim_terms(text, text, text, text[], integer) is
+'Checks the arguments of a claim against the endpoint''s grant. Lease: per call, else the endpoint''s, else the installation''s; above 86400 clamped. An endpoint out of scope or inactive gives terms without an endpoint, which claim nothing. Errors: invalid_argument, forbidden. Reads endpoints, settings.';
+
+create or replace function switchboard.end_attempt(p_held switchboard.todos, p_at timestamptz, p_outcome text, p_state text) returns void
+language plpgsql volatile set search_path = switchboard, pg_temp
+as $$
+begin
+    insert into todo_attempts (endpoint_id, todo_id, seq, attempt, claimed_at, ended_at, queue, owner, outcome, state)
+    values (p_held.endpoint_id, p_held.id, p_held.claims, p_held.attempt, p_held.claimed_at, p_at, p_held.queue, p_held.owner, p_outcome, p_state);
+end $$;
+comment on function switchboard.end_attempt(switchboard.todos, timestamptz, text, text) is
+'Writes the history row of the attempt that p_held, as it was while claimed, is in. Writes todo_attempts.';
+
+create or replace function switchboard.lock_claimable(p_endpoint_id uuid, p_id uuid, p_at timestamptz) returns switchboard.todos
+language plpgsql volatile set search_path = switchboard, pg_temp
+as $$
+declare
+    v_row todos;
+begin
+    select * into v_row from todos t
+    where t.endpoint_id = p_endpoint_id and t.id = p_id
+      and case t.state when 'pending' then true when 'claimed' then t.attempt < t.max_attempts and t.due_at <= p_at
+                       when 'failed' then t.due_at <= p_at else false end
+    for no key update skip locked;
+    if v_row.state = 'claimed' then
+        perform end_attempt(v_row, p_at, 'lapsed', 'claimed');
+    end if;
+    return v_row;
+end $$;
+comment on function switchboard.lock_claimable(uuid, uuid, timestamptz) is
+'Locks and returns one todo if it is claimable and nobody else has it locked, else NULLs; never waits. The lapsed attempt of its last holder ends in the history. Writes todo_attempts.';
+
+create or replace function switchboard.take(p_terms switchboard.claim_terms, p_id uuid, p_queue text default null, p_from timestamptz default null)
+returns switchboard.todo
+language plpgsql volatile set search_path = switchboard, pg_temp
+as $$
+declare
+    v_row todos;
+begin
+    update todos t
+    set state = 'claimed', owner = p_terms.owner, lease_seconds = p_terms.lease_seconds,
+        lease_token = translate(encode(substring(uuid_send(gen_random_uuid()) for 9), 'base64'), '+/', '-_'),
+        due_at = p_terms.at + make_interval(secs => p_terms.lease_seconds), claimed_at = p_terms.at, updated_at = p_terms.at,
+        attempt = t.attempt + 1, claims = t.claims + 1, ring_attempts = 0, last_ringed_at = null
+    where t.endpoint_id = p_terms.endpoint_id and t.id = coalesce(p_id, (
+        select h.id from todos h
+        where h.endpoint_id = p_terms.endpoint_id and h.assignee is null and h.queue = p_queue and h.state = 'pending' and h.created_at >= p_from
+        order by h.assignee, h.created_at, h.id limit 1 for no key update skip locked))
+    returning * into v_row;
+    return show(v_row, true);
+end $$;
+comment on function switchboard.take(switchboard.claim_terms, uuid, text, timestamptz) is
+'Makes a todo the owner''s under a new lease with a new token and returns it as the claimer sees it: the one p_id, which is locked and claimable; with p_id NULL the first of the pool of p_queue from p_from on that nobody has locked (NULLs: none). Writes todos.';
+
+create or replace function switchboard.raise_mark(p_endpoint_id uuid, p_queue text, p_to timestamptz) returns void
+language plpgsql volatile set search_path = switchboard, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') = 'read committed' then  -- above it, a hint is not worth a 40001
+        update queue_marks m set pending_from = p_to
+        where (m.endpoint_id, m.queue) = (
+            select k.endpoint_id, k.queue from queue_marks k
+            where k.endpoint_id = p_endpoint_id and k.queue = p_queue and k.pending_from < p_to for no key update skip locked);
+    end if;
+end $$;
+comment on function switchboard.raise_mark(uuid, text, timestamptz) is
+'Moves the low-water mark of a queue up to p_to, unless somebody has it locked. Writes queue_marks.';
+
+create or replace function switchboard.lower_mark(p_endpoint_id uuid, p_queue text, p_to timestamptz) returns void
+language plpgsql volatile set search_path = switchboard, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') = 'read committed' then
+        update queue_marks m set pending_from = p_to
+        where (m.endpoint_id, m.queue) = (
+            select k.endpoint_id, k.queue from queue_marks k
+            where k.endpoint_id = p_endpoint_id and k.queue = p_queue and k.pending_from > p_to for no key update skip locked);
+    end if;
+end $$;
+comment on function switchboard.lower_mark(uuid, text, timestamptz) is
+'Moves the low-water mark of a queue down to p_to, unless somebody has it locked (then the next sweep does). Writes queue_marks.';
+
+create or replace function switchboard.claim_oldest(p_terms switchboard.claim_terms) returns switchboard.todo
+language plpgsql volatile set search_path = switchboard, pg_temp
+as $$
+declare
+    v_head       record;
+    v_todo       todo;
+    v_skip       text[] := '{}';
+    v_from_start boolean := false;
+begin
+    while p_terms.endpoint_id is not null loop
+        select h.* into v_head from (
+            select t.created_at, t.id, m.queue as pool
+            from queue_marks m cross join lateral (
+                select t.created_at, t.id from todos t
+                where t.endpoint_id = p_terms.endpoint_id and t.assignee is null and t.queue = m.queue and t.state = 'pending'
+                  and t.created_at >= case when v_from_start then 'epoch' else m.pending_from end
+                order by t.assignee, t.created_at, t.id limit 1) t
+            where m.endpoint_id = p_terms.endpoint_id and m.queue = any (p_terms.queues) and m.queue <> all (v_skip)
+            union all
+            (select t.created_at, t.id, null from todos t
+             where t.endpoint_id = p_terms.endpoint_id and t.due_at <= p_terms.at
+               and t.due_at >= case when v_from_start then 'epoch' else p_terms.due_from end
+               and (t.state = 'failed' or t.attempt < t.max_attempts) and t.queue = any (p_terms.queues)
+               and (t.assignee is null or t.assignee = p_terms.owner) and t.id::text <> all (v_skip)
+             order by t.due_at limit 16)
+        ) h
+        order by h.created_at, h.id limit 1;
+        if p_terms.has_assigned then
+            v_head := older_assigned(p_terms, v_skip, v_head);
+        end if;
+        if v_head.id is null then
+            exit when v_from_start;
+            v_from_start := true;
+            continue;
+        elsif v_head.pool is not null then
+            v_todo := take(p_terms, null, v_head.pool, v_head.created_at);
+        elsif (lock_claimable(p_terms.endpoint_id, v_head.id, p_terms.at)).id is not null then
+            v_todo := take(p_terms, v_head.id);
+        end if;
+        if v_todo.id is null then
+            v_skip := v_skip || coalesce(v_head.pool, v_head.id::text);
+            continue;
+        elsif v_head.pool is not null and v_from_start then
+            perform lower_mark(p_terms.endpoint_id, v_head.pool, v_todo.created_at);
+        elsif v_head.pool is not null and random() < 0.0033 then
+            perform raise_mark(p_terms.endpoint_id, v_head.pool, v_todo.created_at);
+        end if;
+        return v_todo;
+    end loop;
+    return null;
+end $$;
+comment on function switchboard.claim_oldest(switchboard.claim_terms) is
+'Claims the oldest claimable todo by these terms; NULL when there is none that is not locked. A head is the first of a queue''s pool, or a single todo that is due or assigned; each is tried once from the marks and once from the start, so it ends. Of what is due the 16 that have been so longest are looked at. Reads queue_marks; writes todos, todo_attempts, queue_marks.';
+
+create or replace function switchboard.older_assigned(p_terms switchboard.claim_terms, p_skip text[], p_head record) returns record
+language plpgsql stable set search_path = switchboard, pg_temp
+as $$
+declare
+    v_head record;
+begin
+    select t.created_at, t.id, null::text as pool into v_head
+    from unnest(p_terms.queues) q cross join lateral (
+        select t.created_at, t.id from todos t
+        where t.endpoint_id = p_terms.endpoint_id and t.assignee = p_terms.owner and t.queue = q and t.state = 'pending'
+          and t.id::text <> all (p_skip)
+        order by t.created_at, t.id limit 1) t
+    where (select t.id from todos t  -- looked at once: when nothing is assigned to this owner the queues need no probes
+           where t.endpoint_id = p_terms.endpoint_id and t.assignee = p_terms.owner and t.state = 'pending'
+           order by t.assignee, t.queue, t.created_at, t.id limit 1) is not null
+    order by t.created_at, t.id limit 1;
+    if v_head.id is not null and (p_head.id is null or (v_head.created_at, v_head.id) < (p_head.created_at, p_head.id)) then
+        return v_head;
+    end if;
+    return p_head;
+end $$;
+comment on function switchboard.older_assigned(switchboard.claim_terms, text[], record) is
+'The oldest todo assigned to the owner of these terms where it is older than p_head, else p_head. Reads todos.';
+
+create or replace function switchboard.claim_next(
+    p_endpoint_id text, p_owner text, p_queues text[] default null, p_lease_ttl_seconds integer default null)
+returns setof switchboard.todo
+language plpgsql volatile security definer set search_path = switchboard, pg_temp set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_todo todo := claim_oldest(claim_terms(p_endpoint_id, 'claim_next', p_owner, p_queues, p_lease_ttl_seconds));
+begin
+    if v_todo.id is not null then
+        return next v_todo;
+    end if;
+end $$;
+comment on function switchboard.claim_next(text, text, text[], integer) is
+'Claims the oldest claimable todo under a lease (SPEC-0003, Atomic Claim). p_owner: 1 to 128 characters; p_queues: up to 32 granted queues, NULL: all granted, empty: none; p_lease_ttl_seconds: from 1, above 86400 clamped, NULL: the default. Returns one row with lease_token, or no row when nothing is claimable. Errors: invalid_argument, forbidden. Writes todos, todo_attempts, queue_marks.';
+
+create or replace function switchboard.claim(p_endpoint_id text, p_id text, p_owner text, p_lease_ttl_seconds integer default null) returns switchboard.todo
+language plpgsql volatile security definer set search_path = switchboard, pg_temp set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_terms claim_terms := claim_terms(p_endpoint_id, 'claim', p_owner, null, p_lease_ttl_seconds);
+begin
+    return claim_by_id(coalesce(v_terms.endpoint_id, scope(p_endpoint_id)), p_id, v_terms);
+end $$;
+comment on function switchboard.claim(text, text, text, integer) is
+'Claims one todo under a lease. Arguments and lease as claim_next. Errors: not_found; conflict: not claimable now, assigned to somebody else, or being claimed; forbidden: its queue is no longer granted; invalid_argument. Writes todos, todo_attempts.';
+
+create or replace function switchboard.claim_by_id(p_endpoint_id uuid, p_id text, p_terms switchboard.claim_terms) returns switchboard.todo
+language plpgsql volatile set search_path = switchboard, pg_temp
+as $$
+declare
+    v_row todos;
+begin
+    v_row := lock_claimable(p_endpoint_id, as_uuid(p_id), p_terms.at);
+    if v_row.id is null then  -- absent, not claimable, or locked by somebody: a claim waits for nobody
+        perform refuse_todo(p_endpoint_id, p_id);
+    elsif p_terms.endpoint_id is null then
+        perform refuse('conflict', 'the endpoint is revoked or expired: nothing on it can be claimed');
+    elsif v_row.assignee <> p_terms.owner then
+        perform refuse_todo(p_endpoint_id, p_id);
+    end if;
+    perform check_queue(v_row.queue, p_terms.queues);
+    return take(p_terms, v_row.id);
+end $$;
+comment on function switchboard.claim_by_id(uuid, text, switchboard.claim_terms) is 'Locks one todo without waiting, checks that it is claimable by these terms, and takes it; else not_found or conflict.';
+
+create or replace function switchboard.refuse_todo(p_endpoint_id uuid, p_id text) returns void
+language plpgsql volatile set search_path = switchboard, pg_temp
+as $$
+declare
+    v_state todo_state;
+    v_at    timestamptz;
+begin
+    select t.state, t.due_at into v_state, v_at
+    from todos t where t.endpoint_id = p_endpoint_id and t.id = as_uuid(p_id);
+    if not found then
+        perform refuse('not_found', 'there is no such todo here: list_todos shows what there is');
+    end if;
+    perform refuse('conflict',
+        case v_state
+            when 'pending' then 'the todo is pending, or assigned to somebody else: claim it before you change it, or take another with claim_next'
+            when 'claimed' then 'the todo is held under a lease that is not this caller''s: take another with claim_next'
+            when 'done' then 'the todo is done: nothing more happens to it'
+            else case when v_at is null then 'the todo is a dead letter: only retry brings it back'
+                      else 'the todo waits for its retry: claim it after next_retry_at, or retry it now' end
+        end, jsonb_strip_nulls(jsonb_build_object('state', v_state, 'next_retry_at', case when v_state = 'failed' then v_at end)));
+end $$;
+comment on function switchboard.refuse_todo(uuid, text) is
+'Classifies a transition that matched no row (SPEC-0003, Error Handling): not_found when the endpoint has no such todo, else conflict with its state. Always raises.';
+
+create or replace function switchboard.claim_batch(
+    p_endpoint_id text, p_owner text, p_limit integer, p_queues text[] default null, p_lease_ttl_seconds integer default null)
+returns setof switchboard.todo
+language plpgsql volatile security definer set search_path = switchboard, pg_temp set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_limit integer     := check_limit(p_limit, 1, 1000);
+    v_terms claim_terms := claim_terms(p_endpoint_id, 'claim_next', p_owner, p_queues, p_lease_ttl_seconds);
+    v_todo  todo;
+begin
+    for v_n in 1 .. v_limit loop
+        v_todo := claim_oldest(v_terms);
+        exit when v_todo.id is null;
+        return next v_todo;
+        if v_n % 100 = 0 and v_todo.assignee is null then  -- what this call took stands dead at the heads until it commits
+            perform raise_mark(v_todo.endpoint_id, v_todo.queue, v_todo.created_at);
+        end if;
+    end loop;
+end $$;
+comment on function switchboard.claim_batch(text, text, integer, text[], integer) is
+'Claims up to p_limit todos (1..1000, above is clamped, NULL: 1) as claim_next would one after the other, in one transaction. Arguments, errors and tables as claim_next.';

@@ -1,0 +1,109 @@
+-- Grants: who may execute what. All of them, here and nowhere else.
+--
+-- Nobody but the owner has privileges on tables. Functions are executable by the roles named below and
+-- by no one else; a helper that is not named is the owner's alone. Roles are cluster-wide and grants
+-- are compared first, so that replaying this file changes only what differs.
+--   app       the gateway: authenticates, forwards, receives deliveries, ticks
+--   operator  people: everything of every endpoint
+--   worker    database logins bound to one endpoint: its verbs
+--   readonly  looks, changes nothing
+--   cron      the scheduler: ticks
+
+create or replace function switchboard.granted()
+returns table (signature text, roles text[])
+language sql immutable set search_path = switchboard, pg_temp
+as $$
+    values
+    -- callers of every kind
+    ('now()',                                                             '{app,operator,worker,readonly,cron}'::text[]),
+    ('error_table()',                                                     '{app,operator,worker,readonly}'),
+    ('create_todo(text,text,text,jsonb,text,text,text,text,integer)',     '{app,operator,worker}'),
+    ('create_todos(text,jsonb)',                                          '{app,operator,worker}'),
+    ('list_todos(text,text,text,integer)',                                '{app,operator,worker}'),
+    ('get_todo(text,text)',                                               '{app,operator,worker}'),
+    ('todo_history(text,text)',                                           '{app,operator,worker}'),
+    ('queue_counts(text)',                                                '{app,operator,worker}'),
+    ('pending_doorbell_todos(text,text[])',                               '{app,operator,worker}'),
+    ('claim(text,text,text,integer)',                                     '{app,operator,worker}'),
+    ('claim_next(text,text,text[],integer)',                              '{app,operator,worker}'),
+    ('claim_batch(text,text,integer,text[],integer)',                     '{app,operator,worker}'),
+    ('heartbeat(text,text,text,integer,text)',                            '{app,operator,worker}'),
+    ('complete(text,text,text,jsonb,text)',                               '{app,operator,worker}'),
+    ('complete_batch(text,text,text[],text[])',                           '{app,operator,worker}'),
+    ('fail(text,text,text,jsonb,text)',                                   '{app,operator,worker}'),
+    ('release(text,text,text,text)',                                      '{app,operator,worker}'),
+    ('retry(text,text)',                                                  '{app,operator,worker}'),
+    ('read_event(text,text,integer,integer)',                             '{app,operator,worker}'),
+    ('list_webhooks(text)',                                               '{app,operator,worker}'),
+    -- the gateway
+    ('authenticate(text,bytea)',                                          '{app}'),
+    ('tools_for(text,bytea)',                                             '{app}'),
+    ('call_tool(text,bytea,text,jsonb,jsonb)',                            '{app}'),
+    ('webhook_for(bytea)',                                                '{app}'),
+    ('receive_delivery(bytea,text,text,jsonb,bytea,text,text)',           '{app}'),
+    ('tick()',                                                            '{app,operator,cron}'),
+    ('sweep_age()',                                                       '{app,operator,readonly,cron}'),
+    ('sweep_status()',                                                    '{app,operator,readonly}'),
+    -- people
+    ('tools()',                                                           '{app,operator,readonly}'),
+    ('source_types()',                                                    '{app,operator,readonly}'),
+    ('create_human(text)',                                                '{operator}'),
+    ('list_humans()',                                                     '{operator,readonly}'),
+    ('vend_endpoint(uuid,text,text[],text[],integer,text[],timestamptz)', '{operator}'),
+    ('find_endpoint(text)',                                               '{operator,readonly}'),
+    ('list_endpoints(uuid)',                                              '{operator,readonly}'),
+    ('rotate_credential(text,integer)',                                   '{operator}'),
+    ('revoke_endpoint(text)',                                             '{operator}'),
+    ('set_default_lease(text,integer)',                                   '{operator}'),
+    ('set_retention(text,integer,bigint)',                                '{operator}'),
+    ('bind_login(text,text)',                                             '{operator}'),
+    ('unbind_login(text)',                                                '{operator}'),
+    ('create_webhook(text,text,text,bytea,bytea)',                        '{operator}'),
+    ('create_todo_any_endpoint(text,text,text,jsonb,text,text,text,text,integer,uuid)', '{app,operator}'),
+    ('get_todo_any_endpoint(text,uuid)',                                  '{app,operator}'),
+    ('todo_history_any_endpoint(text,uuid)',                              '{app,operator}'),
+    ('list_todos_any_endpoint(text,text,integer,text,text,uuid)',         '{app,operator}'),
+    ('claim_any_endpoint(text,integer,uuid)',                             '{app,operator}'),
+    ('heartbeat_any_endpoint(text,integer,uuid,boolean)',                 '{app,operator}'),
+    ('complete_any_endpoint(text,jsonb,uuid,boolean)',                    '{app,operator}'),
+    ('fail_any_endpoint(text,jsonb,uuid,boolean)',                        '{app,operator}'),
+    ('release_any_endpoint(text,uuid,boolean)',                           '{app,operator}'),
+    ('retry_any_endpoint(text,uuid)',                                     '{app,operator}'),
+    -- sweeps, for who wants one alone
+    ('reap_expired(integer)',                                             '{operator,cron}'),
+    ('requeue_due_retries(integer)',                                      '{operator,cron}'),
+    ('prune(integer)',                                                    '{operator,cron}')
+$$;
+comment on function switchboard.granted() is 'Which functions the roles switchboard_<role> may execute; everything else is the owner''s alone.';
+
+do $$
+declare
+    v_change text;
+begin
+    -- what is granted but should not be, then what should be but is not
+    for v_change in
+        with wanted as (
+            select ('switchboard.' || g.signature)::regprocedure::oid as proc, ('switchboard_' || r)::regrole::oid as grantee
+            from switchboard.granted() g, unnest(g.roles) r
+        ), present as (
+            select p.oid as proc, a.grantee
+            from pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+            where p.pronamespace = 'switchboard'::regnamespace and a.grantee <> p.proowner
+        )
+        select format('revoke all on function %s from %s cascade', proc::regprocedure, case when grantee = 0 then 'public' else grantee::regrole::text end)
+        from (select * from present except select * from wanted) extra
+        union all
+        select format('grant execute on function %s to %s', proc::regprocedure, grantee::regrole)
+        from (select * from wanted except select * from present) missing
+    loop
+        execute v_change;
+    end loop;
+    for v_change in
+        select format('grant usage on schema switchboard to %I', r.rolname)
+        from pg_roles r
+        where r.rolname in ('switchboard_app', 'switchboard_operator', 'switchboard_worker', 'switchboard_readonly', 'switchboard_cron')
+          and not has_schema_privilege(r.oid, 'switchboard', 'usage')
+    loop
+        execute v_change;
+    end loop;
+end $$;

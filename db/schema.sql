@@ -1,0 +1,624 @@
+-- What db/migrations make. Written by scripts/schema write; do not edit.
+
+CREATE SCHEMA switchboard;
+
+COMMENT ON SCHEMA switchboard IS 'Switchboard: a durable work queue for AI agents. Call its functions; its tables are private.';
+
+CREATE TYPE switchboard.claim_terms AS (
+	endpoint_id uuid,
+	owner text,
+	queues text[],
+	lease_seconds integer,
+	at timestamp with time zone,
+	lapsed_from timestamp with time zone,
+	parked_from timestamp with time zone
+);
+
+COMMENT ON TYPE switchboard.claim_terms IS 'Internal: the checked terms of one claim, as functions/claim passes them on.';
+
+CREATE TYPE switchboard.created_todo AS (
+	id uuid,
+	endpoint_id uuid,
+	queue text,
+	state text,
+	kind text,
+	source text,
+	title text,
+	payload jsonb,
+	assignee text,
+	owner text,
+	lease_expires_at timestamp with time zone,
+	lease_token text,
+	claimed_at timestamp with time zone,
+	attempt integer,
+	max_attempts integer,
+	next_retry_at timestamp with time zone,
+	dead_letter boolean,
+	result jsonb,
+	idempotency_key text,
+	trust_mode text,
+	verified boolean,
+	ring_attempts integer,
+	last_ringed_at timestamp with time zone,
+	event_id uuid,
+	created_at timestamp with time zone,
+	updated_at timestamp with time zone,
+	completed_at timestamp with time zone,
+	created boolean
+);
+
+COMMENT ON TYPE switchboard.created_todo IS 'A todo and whether this call created it.';
+
+CREATE TYPE switchboard.todo AS (
+	id uuid,
+	endpoint_id uuid,
+	queue text,
+	state text,
+	kind text,
+	source text,
+	title text,
+	payload jsonb,
+	assignee text,
+	owner text,
+	lease_expires_at timestamp with time zone,
+	lease_token text,
+	claimed_at timestamp with time zone,
+	attempt integer,
+	max_attempts integer,
+	next_retry_at timestamp with time zone,
+	dead_letter boolean,
+	result jsonb,
+	idempotency_key text,
+	trust_mode text,
+	verified boolean,
+	ring_attempts integer,
+	last_ringed_at timestamp with time zone,
+	event_id uuid,
+	created_at timestamp with time zone,
+	updated_at timestamp with time zone,
+	completed_at timestamp with time zone
+);
+
+COMMENT ON TYPE switchboard.todo IS 'A todo as callers see it; lease_token is set for the claimer only.';
+
+CREATE DOMAIN switchboard.trust_mode AS text
+	CONSTRAINT trust_mode_check CHECK ((VALUE = ANY (ARRAY['signed'::text, 'token'::text, 'open'::text, 'operator'::text, 'agent'::text, 'sql'::text])));
+
+COMMENT ON DOMAIN switchboard.trust_mode IS 'How far the origin of a todo was verified. A domain, not a CHECK of the table: those run at every update.';
+
+CREATE TABLE switchboard.endpoints (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    human_id uuid NOT NULL,
+    slug text NOT NULL,
+    queues text[] NOT NULL,
+    verbs text[] NOT NULL,
+    webhook_max integer DEFAULT 1 NOT NULL,
+    webhook_source_types text[] NOT NULL,
+    default_lease_seconds integer,
+    retention_days integer,
+    retention_rows bigint,
+    expires_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT endpoints_default_lease_seconds_check CHECK (((default_lease_seconds >= 60) AND (default_lease_seconds <= 86400))),
+    CONSTRAINT endpoints_expires_at_check CHECK (isfinite(expires_at)),
+    CONSTRAINT endpoints_queues_check CHECK (((cardinality(queues) >= 1) AND (cardinality(queues) <= 32))),
+    CONSTRAINT endpoints_retention_days_check CHECK (((retention_days >= 1) AND (retention_days <= 36500))),
+    CONSTRAINT endpoints_retention_rows_check CHECK ((retention_rows >= 0)),
+    CONSTRAINT endpoints_revoked_at_check CHECK (isfinite(revoked_at)),
+    CONSTRAINT endpoints_slug_check CHECK ((slug ~ '^[a-z0-9][a-z0-9-]{0,62}$'::text)),
+    CONSTRAINT endpoints_webhook_max_check CHECK (((webhook_max >= 0) AND (webhook_max <= 1000)))
+);
+
+COMMENT ON TABLE switchboard.endpoints IS 'A vended MCP endpoint: the tenant boundary of every todo (SPEC-0003, Endpoint Ownership).';
+
+COMMENT ON COLUMN switchboard.endpoints.id IS 'Identity of the endpoint; first column of the key of every tenant table.';
+
+COMMENT ON COLUMN switchboard.endpoints.human_id IS 'The human who owns it and is accountable for it.';
+
+COMMENT ON COLUMN switchboard.endpoints.slug IS 'Its name in the URL /mcp/{slug}; unique, never used again.';
+
+COMMENT ON COLUMN switchboard.endpoints.queues IS 'The granted queues, 1 to 32: todos exist and are claimed in these only.';
+
+COMMENT ON COLUMN switchboard.endpoints.verbs IS 'The granted verbs, over MCP and for bound database logins alike.';
+
+COMMENT ON COLUMN switchboard.endpoints.webhook_max IS 'How many webhook receivers it may have.';
+
+COMMENT ON COLUMN switchboard.endpoints.webhook_source_types IS 'Which source types its receivers may have.';
+
+COMMENT ON COLUMN switchboard.endpoints.default_lease_seconds IS 'Lease of a claim that names none, seconds, 60..86400; NULL: the setting of the installation.';
+
+COMMENT ON COLUMN switchboard.endpoints.retention_days IS 'Days that terminal rows are kept; NULL: the setting of the installation.';
+
+COMMENT ON COLUMN switchboard.endpoints.retention_rows IS 'Terminal todos kept; NULL: the setting of the installation.';
+
+COMMENT ON COLUMN switchboard.endpoints.expires_at IS 'From then on the endpoint is inactive; NULL: never.';
+
+COMMENT ON COLUMN switchboard.endpoints.revoked_at IS 'When it was revoked, for good; NULL: not.';
+
+COMMENT ON COLUMN switchboard.endpoints.created_at IS 'When it was vended.';
+
+COMMENT ON COLUMN switchboard.endpoints.updated_at IS 'When its grant last changed.';
+
+CREATE TABLE switchboard.todos (
+    endpoint_id uuid NOT NULL,
+    id uuid NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    claimed_at timestamp with time zone,
+    lease_expires_at timestamp with time zone,
+    next_retry_at timestamp with time zone,
+    completed_at timestamp with time zone,
+    last_ringed_at timestamp with time zone,
+    attempt integer DEFAULT 0 NOT NULL,
+    max_attempts integer DEFAULT 5 NOT NULL,
+    claims integer DEFAULT 0 NOT NULL,
+    lease_seconds integer,
+    ring_attempts integer DEFAULT 0 NOT NULL,
+    event_id uuid,
+    state text DEFAULT 'pending'::text NOT NULL,
+    queue text NOT NULL,
+    owner text,
+    lease_token text,
+    assignee text,
+    kind text,
+    source text,
+    trust_mode switchboard.trust_mode NOT NULL,
+    title text NOT NULL,
+    idempotency_key text,
+    payload jsonb DEFAULT '{}'::jsonb NOT NULL,
+    result jsonb,
+    CONSTRAINT todos_attempts CHECK (((attempt >= 0) AND (attempt <= max_attempts))),
+    CONSTRAINT todos_state CHECK (
+CASE state
+    WHEN 'pending'::text THEN (num_nonnulls(lease_token, lease_expires_at, next_retry_at, completed_at) = 0)
+    WHEN 'claimed'::text THEN ((num_nulls(owner, lease_token, lease_expires_at) = 0) AND (num_nonnulls(next_retry_at, completed_at) = 0))
+    WHEN 'done'::text THEN ((num_nonnulls(lease_token, lease_expires_at, next_retry_at) = 0) AND (completed_at IS NOT NULL))
+    WHEN 'failed'::text THEN ((num_nonnulls(lease_token, lease_expires_at) = 0) AND (num_nonnulls(next_retry_at, completed_at) = 1))
+    ELSE false
+END)
+)
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
+
+COMMENT ON TABLE switchboard.todos IS 'The durable unit of work (SPEC-0003). Written by the functions of this schema only; docs/states.md has the transitions.';
+
+COMMENT ON COLUMN switchboard.todos.endpoint_id IS 'The endpoint that owns the todo for its whole life.';
+
+COMMENT ON COLUMN switchboard.todos.id IS 'Time-ordered (version 7): order by id is order by created_at, id.';
+
+COMMENT ON COLUMN switchboard.todos.created_at IS 'When it was created; claims take the oldest first.';
+
+COMMENT ON COLUMN switchboard.todos.updated_at IS 'When a transition last changed it.';
+
+COMMENT ON COLUMN switchboard.todos.claimed_at IS 'When the last claim was made; NULL before the first one and after retry.';
+
+COMMENT ON COLUMN switchboard.todos.lease_expires_at IS 'End of the visibility window; set exactly while claimed.';
+
+COMMENT ON COLUMN switchboard.todos.next_retry_at IS 'End of the backoff of a parked retry; NULL on a failed todo: dead letter.';
+
+COMMENT ON COLUMN switchboard.todos.completed_at IS 'When it became terminal (done or dead letter); set exactly then.';
+
+COMMENT ON COLUMN switchboard.todos.last_ringed_at IS 'When a doorbell last rang for it.';
+
+COMMENT ON COLUMN switchboard.todos.attempt IS 'Claims since creation or the last retry; never above max_attempts.';
+
+COMMENT ON COLUMN switchboard.todos.max_attempts IS 'The attempt after which failure or lapse dead-letters; 1..100.';
+
+COMMENT ON COLUMN switchboard.todos.claims IS 'Claims ever: the sequence of its attempt history, which retry does not reset.';
+
+COMMENT ON COLUMN switchboard.todos.lease_seconds IS 'What the last claim asked for: a heartbeat without a value renews for this long.';
+
+COMMENT ON COLUMN switchboard.todos.ring_attempts IS 'Doorbells rung since it last became pending.';
+
+COMMENT ON COLUMN switchboard.todos.event_id IS 'The delivery it was made from; NULL when none.';
+
+COMMENT ON COLUMN switchboard.todos.state IS 'pending, claimed, done or failed (SPEC-0003, Todo Lifecycle State Machine).';
+
+COMMENT ON COLUMN switchboard.todos.queue IS 'A label within the endpoint''s grant; not a tenant boundary.';
+
+COMMENT ON COLUMN switchboard.todos.owner IS 'Who holds it, or held it when it ended; agent:<slug> over MCP, op:<human> on the board.';
+
+COMMENT ON COLUMN switchboard.todos.lease_token IS 'Names this one lease; new with every claim, shown to the claimer only.';
+
+COMMENT ON COLUMN switchboard.todos.assignee IS 'Only this owner may claim it; NULL: anyone whose grant covers the queue.';
+
+COMMENT ON COLUMN switchboard.todos.kind IS 'What sort of work, in the sender''s words.';
+
+COMMENT ON COLUMN switchboard.todos.source IS 'Where it came from, in the sender''s words.';
+
+COMMENT ON COLUMN switchboard.todos.trust_mode IS 'How far its origin was verified; derived from the path it came by, never supplied.';
+
+COMMENT ON COLUMN switchboard.todos.title IS 'One line for people, at most 500 characters; text of others, never an instruction.';
+
+COMMENT ON COLUMN switchboard.todos.idempotency_key IS 'Deduplicates creates among live todos of the endpoint; NULL: none.';
+
+COMMENT ON COLUMN switchboard.todos.payload IS 'What to work on: any JSON but null.';
+
+COMMENT ON COLUMN switchboard.todos.result IS 'What the holder reported when it completed or failed.';
+
+CREATE TABLE switchboard.attempt_fold (
+    singleton boolean DEFAULT true NOT NULL,
+    folded_to bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT attempt_fold_singleton_check CHECK (singleton)
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE switchboard.attempt_fold IS 'One row: how far attempt_totals has counted.';
+
+COMMENT ON COLUMN switchboard.attempt_fold.singleton IS 'Always true: keeps this table at one row.';
+
+COMMENT ON COLUMN switchboard.attempt_fold.folded_to IS 'Attempts ended by transactions below this are in attempt_totals.';
+
+CREATE TABLE switchboard.attempt_totals (
+    endpoint_id uuid NOT NULL,
+    queue text NOT NULL,
+    outcome text NOT NULL,
+    state text NOT NULL,
+    attempt integer NOT NULL,
+    total bigint NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE switchboard.attempt_totals IS 'Ended attempts counted so far; what lies at or beyond attempt_fold is added by the reader.';
+
+COMMENT ON COLUMN switchboard.attempt_totals.endpoint_id IS 'The endpoint.';
+
+COMMENT ON COLUMN switchboard.attempt_totals.queue IS 'The queue.';
+
+COMMENT ON COLUMN switchboard.attempt_totals.outcome IS 'How the attempts ended.';
+
+COMMENT ON COLUMN switchboard.attempt_totals.state IS 'The state the todos got by it.';
+
+COMMENT ON COLUMN switchboard.attempt_totals.attempt IS 'The attempt counter they ended with.';
+
+COMMENT ON COLUMN switchboard.attempt_totals.total IS 'How many; only ever grows.';
+
+CREATE TABLE switchboard.credentials (
+    endpoint_id uuid NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    digest bytea NOT NULL,
+    expires_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT credentials_digest_check CHECK ((octet_length(digest) = 32)),
+    CONSTRAINT credentials_expires_at_check CHECK (isfinite(expires_at))
+);
+
+COMMENT ON TABLE switchboard.credentials IS 'What opens an endpoint: SHA-256 of a secret that was shown once. Rotation deletes, or dates, the old ones.';
+
+COMMENT ON COLUMN switchboard.credentials.endpoint_id IS 'The endpoint it opens.';
+
+COMMENT ON COLUMN switchboard.credentials.id IS 'Identity of the credential; sessions are bound to it.';
+
+COMMENT ON COLUMN switchboard.credentials.digest IS 'SHA-256 of the credential as text. The credential itself is stored nowhere.';
+
+COMMENT ON COLUMN switchboard.credentials.expires_at IS 'End of the grace after a rotation; NULL: valid until rotated.';
+
+COMMENT ON COLUMN switchboard.credentials.created_at IS 'When it was made.';
+
+CREATE TABLE switchboard.endpoint_logins (
+    endpoint_id uuid NOT NULL,
+    login name NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+COMMENT ON TABLE switchboard.endpoint_logins IS 'Database logins that are an endpoint: whatever such a login passes, it owns this one only.';
+
+COMMENT ON COLUMN switchboard.endpoint_logins.endpoint_id IS 'The endpoint that the login is.';
+
+COMMENT ON COLUMN switchboard.endpoint_logins.login IS 'The database login (session_user), a member of switchboard_worker.';
+
+COMMENT ON COLUMN switchboard.endpoint_logins.created_at IS 'When it was bound.';
+
+CREATE TABLE switchboard.endpoint_webhooks (
+    endpoint_id uuid NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    source_type text NOT NULL,
+    target_queue text NOT NULL,
+    trust_mode text NOT NULL,
+    token_digest bytea NOT NULL,
+    sealed_secrets bytea[] NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT endpoint_webhooks_token_digest_check CHECK ((octet_length(token_digest) = 32))
+);
+
+COMMENT ON TABLE switchboard.endpoint_webhooks IS 'Receivers: a URL with a token, the scheme by which its deliveries are verified, and the queue they go to.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.endpoint_id IS 'The endpoint that owns the receiver.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.id IS 'Identity of the receiver; first part of its deliveries'' idempotency keys.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.source_type IS 'The sender''s scheme, for example github.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.target_queue IS 'The queue its todos go to.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.trust_mode IS 'Trust of its deliveries, derived from the source type.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.token_digest IS 'SHA-256 of the token in its URL.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.sealed_secrets IS 'Signing secrets, sealed by the shell; several while a rotation''s grace lasts.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.created_at IS 'When it was made.';
+
+CREATE TABLE switchboard.events (
+    endpoint_id uuid NOT NULL,
+    id uuid NOT NULL,
+    todo_id uuid NOT NULL,
+    webhook_id uuid NOT NULL,
+    delivery_id text NOT NULL,
+    event_type text,
+    content_type text,
+    trust_mode text NOT NULL,
+    headers jsonb NOT NULL,
+    body bytea NOT NULL,
+    received_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+COMMENT ON TABLE switchboard.events IS 'Verified deliveries as they came: headers without secrets, body byte for byte.';
+
+COMMENT ON COLUMN switchboard.events.endpoint_id IS 'The endpoint that got it: a delivery that fans out is stored once per target.';
+
+COMMENT ON COLUMN switchboard.events.id IS 'Time-ordered identity of the delivery.';
+
+COMMENT ON COLUMN switchboard.events.todo_id IS 'The todo that was made of it.';
+
+COMMENT ON COLUMN switchboard.events.webhook_id IS 'The receiver it came through.';
+
+COMMENT ON COLUMN switchboard.events.delivery_id IS 'The sender''s delivery id, or the SHA-256 of the body in hex.';
+
+COMMENT ON COLUMN switchboard.events.event_type IS 'The sender''s event name, for example pull_request.';
+
+COMMENT ON COLUMN switchboard.events.content_type IS 'Content-Type of the request.';
+
+COMMENT ON COLUMN switchboard.events.trust_mode IS 'Trust of the delivery.';
+
+COMMENT ON COLUMN switchboard.events.headers IS 'Request headers with every secret redacted.';
+
+COMMENT ON COLUMN switchboard.events.body IS 'The body as received.';
+
+COMMENT ON COLUMN switchboard.events.received_at IS 'When it was stored.';
+
+CREATE TABLE switchboard.humans (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    name text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT humans_name_check CHECK ((name ~ '^[^[:cntrl:]]{1,100}$'::text))
+);
+
+COMMENT ON TABLE switchboard.humans IS 'The people who own endpoints: a human is the tenant.';
+
+COMMENT ON COLUMN switchboard.humans.id IS 'Identity of the human.';
+
+COMMENT ON COLUMN switchboard.humans.name IS 'Unique name; the owner of what a human does on the board is op:<name>.';
+
+COMMENT ON COLUMN switchboard.humans.created_at IS 'When the human was added.';
+
+CREATE TABLE switchboard.lease_marks (
+    endpoint_id uuid NOT NULL,
+    lapsed_from timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
+    parked_from timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL
+)
+WITH (fillfactor='20', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='200');
+
+COMMENT ON TABLE switchboard.lease_marks IS 'One row per endpoint: from where claims look for lapsed leases and elapsed backoffs (see functions/claim).';
+
+COMMENT ON COLUMN switchboard.lease_marks.endpoint_id IS 'The endpoint.';
+
+COMMENT ON COLUMN switchboard.lease_marks.lapsed_from IS 'No lease that ended before this is known to be held still.';
+
+COMMENT ON COLUMN switchboard.lease_marks.parked_from IS 'No backoff that ended before this is known to be waiting still.';
+
+CREATE TABLE switchboard.queue_marks (
+    endpoint_id uuid NOT NULL,
+    queue text NOT NULL,
+    pending_from timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
+    CONSTRAINT queue_marks_queue_check CHECK ((queue ~ '^[a-z0-9][a-z0-9._-]{0,62}$'::text))
+)
+WITH (fillfactor='20', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='200');
+
+COMMENT ON TABLE switchboard.queue_marks IS 'One row per queue ever granted, with the low-water mark of its pool (see functions/claim).';
+
+COMMENT ON COLUMN switchboard.queue_marks.endpoint_id IS 'The endpoint.';
+
+COMMENT ON COLUMN switchboard.queue_marks.queue IS 'The queue.';
+
+COMMENT ON COLUMN switchboard.queue_marks.pending_from IS 'Claims look from here: nothing pending in the pool is known to be older.';
+
+CREATE TABLE switchboard.settings (
+    singleton boolean DEFAULT true NOT NULL,
+    default_lease_seconds integer DEFAULT 300 NOT NULL,
+    retention_days integer DEFAULT 30 NOT NULL,
+    retention_rows bigint DEFAULT 500000 NOT NULL,
+    is_test boolean DEFAULT false NOT NULL,
+    test_now timestamp with time zone,
+    CONSTRAINT settings_check CHECK (((test_now IS NULL) OR is_test)),
+    CONSTRAINT settings_default_lease_seconds_check CHECK (((default_lease_seconds >= 1) AND (default_lease_seconds <= 86400))),
+    CONSTRAINT settings_retention_days_check CHECK (((retention_days >= 1) AND (retention_days <= 36500))),
+    CONSTRAINT settings_retention_rows_check CHECK ((retention_rows >= 0)),
+    CONSTRAINT settings_singleton_check CHECK (singleton),
+    CONSTRAINT settings_test_now_check CHECK (isfinite(test_now))
+);
+
+COMMENT ON TABLE switchboard.settings IS 'One row: what holds for the whole installation.';
+
+COMMENT ON COLUMN switchboard.settings.singleton IS 'Always true: keeps this table at one row.';
+
+COMMENT ON COLUMN switchboard.settings.default_lease_seconds IS 'Lease of a claim when neither the call nor the endpoint names one; seconds, 1..86400.';
+
+COMMENT ON COLUMN switchboard.settings.retention_days IS 'Days that terminal todos, attempts and events are kept unless the endpoint says otherwise.';
+
+COMMENT ON COLUMN switchboard.settings.retention_rows IS 'Terminal todos kept per endpoint unless the endpoint says otherwise; the older of both bounds wins.';
+
+COMMENT ON COLUMN switchboard.settings.is_test IS 'True in a test database only: then test_now is the clock of every session, servers included.';
+
+COMMENT ON COLUMN switchboard.settings.test_now IS 'The stored test clock; NULL: real time.';
+
+CREATE TABLE switchboard.sweeps (
+    name text NOT NULL,
+    last_run_at timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
+    last_count bigint DEFAULT 0 NOT NULL,
+    last_error text
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE switchboard.sweeps IS 'One row per sweep; its lock keeps two ticks from running one sweep at once.';
+
+COMMENT ON COLUMN switchboard.sweeps.name IS 'The sweep''s name, in the order it runs.';
+
+COMMENT ON COLUMN switchboard.sweeps.last_run_at IS 'When it last ran, by switchboard.now().';
+
+COMMENT ON COLUMN switchboard.sweeps.last_count IS 'How many rows it then moved.';
+
+COMMENT ON COLUMN switchboard.sweeps.last_error IS 'SQLSTATE of its last failure; NULL when the last run succeeded.';
+
+CREATE TABLE switchboard.todo_attempts (
+    endpoint_id uuid NOT NULL,
+    todo_id uuid NOT NULL,
+    seq integer NOT NULL,
+    attempt integer NOT NULL,
+    claimed_at timestamp with time zone NOT NULL,
+    ended_at timestamp with time zone NOT NULL,
+    xid bigint DEFAULT ((pg_current_xact_id())::text)::bigint NOT NULL,
+    queue text NOT NULL,
+    owner text NOT NULL,
+    outcome text NOT NULL,
+    state text NOT NULL,
+    summary text
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05');
+
+COMMENT ON TABLE switchboard.todo_attempts IS 'One row per ended attempt, written by the transition that ended it.';
+
+COMMENT ON COLUMN switchboard.todo_attempts.endpoint_id IS 'The endpoint of the todo.';
+
+COMMENT ON COLUMN switchboard.todo_attempts.todo_id IS 'The todo.';
+
+COMMENT ON COLUMN switchboard.todo_attempts.seq IS 'Which claim of the todo this was, from 1; retry does not reset it.';
+
+COMMENT ON COLUMN switchboard.todo_attempts.attempt IS 'The todo''s attempt counter at that time; retry resets it.';
+
+COMMENT ON COLUMN switchboard.todo_attempts.claimed_at IS 'When the attempt began.';
+
+COMMENT ON COLUMN switchboard.todo_attempts.ended_at IS 'When it ended.';
+
+COMMENT ON COLUMN switchboard.todo_attempts.xid IS 'The transaction that ended it: what the counters have not folded yet is told by this.';
+
+COMMENT ON COLUMN switchboard.todo_attempts.queue IS 'The queue of the todo.';
+
+COMMENT ON COLUMN switchboard.todo_attempts.owner IS 'Who held the lease.';
+
+COMMENT ON COLUMN switchboard.todo_attempts.outcome IS 'done, failed, released, lapsed, overridden (an operator ended a lease of somebody else) or revoked.';
+
+COMMENT ON COLUMN switchboard.todo_attempts.state IS 'The state the todo got by it.';
+
+COMMENT ON COLUMN switchboard.todo_attempts.summary IS 'The first 200 characters of what the holder reported.';
+
+ALTER TABLE ONLY switchboard.attempt_fold
+    ADD CONSTRAINT attempt_fold_pkey PRIMARY KEY (singleton);
+
+ALTER TABLE ONLY switchboard.attempt_totals
+    ADD CONSTRAINT attempt_totals_pkey PRIMARY KEY (endpoint_id, queue, outcome, state, attempt);
+
+ALTER TABLE ONLY switchboard.credentials
+    ADD CONSTRAINT credentials_digest_key UNIQUE (digest);
+
+ALTER TABLE ONLY switchboard.credentials
+    ADD CONSTRAINT credentials_pkey PRIMARY KEY (endpoint_id, id);
+
+ALTER TABLE ONLY switchboard.endpoint_logins
+    ADD CONSTRAINT endpoint_logins_login_key UNIQUE (login);
+
+ALTER TABLE ONLY switchboard.endpoint_logins
+    ADD CONSTRAINT endpoint_logins_pkey PRIMARY KEY (endpoint_id, login);
+
+ALTER TABLE ONLY switchboard.endpoint_webhooks
+    ADD CONSTRAINT endpoint_webhooks_pkey PRIMARY KEY (endpoint_id, id);
+
+ALTER TABLE ONLY switchboard.endpoint_webhooks
+    ADD CONSTRAINT endpoint_webhooks_token_digest_key UNIQUE (token_digest);
+
+ALTER TABLE ONLY switchboard.endpoints
+    ADD CONSTRAINT endpoints_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY switchboard.endpoints
+    ADD CONSTRAINT endpoints_slug_key UNIQUE (slug);
+
+ALTER TABLE ONLY switchboard.events
+    ADD CONSTRAINT events_pkey PRIMARY KEY (endpoint_id, id);
+
+ALTER TABLE ONLY switchboard.humans
+    ADD CONSTRAINT humans_name_key UNIQUE (name);
+
+ALTER TABLE ONLY switchboard.humans
+    ADD CONSTRAINT humans_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY switchboard.lease_marks
+    ADD CONSTRAINT lease_marks_pkey PRIMARY KEY (endpoint_id);
+
+ALTER TABLE ONLY switchboard.queue_marks
+    ADD CONSTRAINT queue_marks_pkey PRIMARY KEY (endpoint_id, queue);
+
+ALTER TABLE ONLY switchboard.settings
+    ADD CONSTRAINT settings_pkey PRIMARY KEY (singleton);
+
+ALTER TABLE ONLY switchboard.sweeps
+    ADD CONSTRAINT sweeps_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY switchboard.todo_attempts
+    ADD CONSTRAINT todo_attempts_pkey PRIMARY KEY (endpoint_id, todo_id, seq);
+
+ALTER TABLE ONLY switchboard.todos
+    ADD CONSTRAINT todos_pkey PRIMARY KEY (endpoint_id, id);
+
+CREATE INDEX endpoints_human ON switchboard.endpoints USING btree (human_id);
+
+CREATE INDEX events_webhook ON switchboard.events USING btree (endpoint_id, webhook_id, id);
+
+CREATE INDEX todo_attempts_xid ON switchboard.todo_attempts USING btree (xid);
+
+CREATE INDEX todos_assigned ON switchboard.todos USING btree (endpoint_id, assignee, created_at, id) INCLUDE (queue) WHERE ((state = 'pending'::text) AND (assignee IS NOT NULL));
+
+CREATE INDEX todos_done ON switchboard.todos USING btree (endpoint_id, queue, id) WHERE (state = 'done'::text);
+
+CREATE INDEX todos_failed ON switchboard.todos USING btree (endpoint_id, queue, id) WHERE (state = 'failed'::text);
+
+CREATE INDEX todos_last_leases ON switchboard.todos USING btree (endpoint_id, lease_expires_at) WHERE ((state = 'claimed'::text) AND (attempt >= max_attempts));
+
+CREATE INDEX todos_leases ON switchboard.todos USING btree (endpoint_id, lease_expires_at) WHERE ((state = 'claimed'::text) AND (attempt < max_attempts));
+
+CREATE UNIQUE INDEX todos_live_key ON switchboard.todos USING btree (endpoint_id, idempotency_key) WHERE ((idempotency_key IS NOT NULL) AND (state <> 'done'::text) AND ((state <> 'failed'::text) OR (next_retry_at IS NOT NULL)));
+
+CREATE INDEX todos_parked ON switchboard.todos USING btree (endpoint_id, next_retry_at) WHERE ((state = 'failed'::text) AND (next_retry_at IS NOT NULL));
+
+CREATE INDEX todos_pool ON switchboard.todos USING btree (endpoint_id, queue, created_at, id) WHERE ((state = 'pending'::text) AND (assignee IS NULL));
+
+ALTER TABLE ONLY switchboard.attempt_totals
+    ADD CONSTRAINT attempt_totals_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
+ALTER TABLE ONLY switchboard.credentials
+    ADD CONSTRAINT credentials_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
+ALTER TABLE ONLY switchboard.endpoint_logins
+    ADD CONSTRAINT endpoint_logins_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
+ALTER TABLE ONLY switchboard.endpoint_webhooks
+    ADD CONSTRAINT endpoint_webhooks_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
+ALTER TABLE ONLY switchboard.endpoints
+    ADD CONSTRAINT endpoints_human_id_fkey FOREIGN KEY (human_id) REFERENCES switchboard.humans(id);
+
+ALTER TABLE ONLY switchboard.events
+    ADD CONSTRAINT events_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
+ALTER TABLE ONLY switchboard.lease_marks
+    ADD CONSTRAINT lease_marks_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
+ALTER TABLE ONLY switchboard.queue_marks
+    ADD CONSTRAINT queue_marks_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
+ALTER TABLE ONLY switchboard.todo_attempts
+    ADD CONSTRAINT todo_attempts_endpoint_id_todo_id_fkey FOREIGN KEY (endpoint_id, todo_id) REFERENCES switchboard.todos(endpoint_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY switchboard.todos
+    ADD CONSTRAINT todos_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+

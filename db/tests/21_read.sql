@@ -1,0 +1,115 @@
+-- functions/21_read: get_todo, list_todos, queue_counts, todo_history, pending_doorbell_todos.
+select no_plan();
+select test.set_up(), test.stop_clock() \g /dev/null
+
+-- One todo in each situation, a second apart.
+create table test.made (n int, situation text, queue text, id text);
+do $$
+declare
+    v_situations text[] := '{lapsed,due,parked,dead,done,claimed,pending,pending}';
+begin
+    for n in 1..8 loop
+        perform test.pass('1 s');
+        insert into test.made select n, v_situations[n], case when n = 8 then 'r' else 'q' end, test.make(v_situations[n], 'a', case when n = 8 then 'r' else 'q' end);
+    end loop;
+    perform test.pass('1 s');
+    insert into test.made values (9, 'pending', 'q', test.create('a', 'q', p_assignee => 'ann'));
+end
+$$;
+create function test.listed(p_queue text default null, p_state text default null, p_limit int default 50, p_endpoint text default 'a') returns int[] language sql as $$
+    select coalesce(array_agg(m.n order by l.ordinality), '{}') from switchboard.list_todos(test.endpoint(p_endpoint), p_queue, p_state, p_limit) with ordinality l join test.made m on m.id = l.id::text
+$$;
+
+-- lists
+select is(test.listed(), '{9,8,7,6,5,4,3,2,1}', 'newest first');
+select is(test.listed(p_state => 'pending'), '{7,8,9}', 'pending: oldest first, as claims take them');
+select is(test.listed(p_state => s), e::int[], s || ': newest first') from (values ('claimed', '{6,1}'), ('failed', '{4,3,2}'), ('done', '{5}')) v(s, e);
+select is(test.listed('r'), '{8}', 'one queue');
+select is(test.listed('q', 'pending'), '{7,9}', 'one queue and state');
+select is(test.listed('inbox'), '{}', 'an empty queue');
+select is(test.listed(p_limit => 2), '{9,8}', 'a limit');
+select is(test.listed(p_state => 'pending', p_limit => 2), '{7,8}', 'a limit of the oldest');
+select is(test.listed(p_limit => null), '{9,8,7,6,5,4,3,2,1}', 'a NULL limit is the default');
+select is(test.listed(p_endpoint => 'b'), '{}', 'another endpoint lists none of them');
+select test.invalid(format('select * from switchboard.list_todos(test.a(), p_limit => %s)', l), 'limit', 'no limit: ' || l) from unnest('{0,-1}'::int[]) l;
+select test.invalid($$ select * from switchboard.list_todos(test.a(), p_state => 'parked') $$, 'state', 'no state: parked');
+select test.invalid($$ select * from switchboard.list_todos(test.a(), 'Q') $$, 'queue', 'a malformed queue');
+select test.forbidden($$ select * from switchboard.list_todos(test.a(), 'other') $$, 'a queue outside the grant');
+select is_empty(format('select * from switchboard.list_todos(%L)', e), 'an empty list for ' || coalesce(quote_literal(e), 'NULL')) from unnest(array[null, '', 'x', test.unknown()]) e;
+select switchboard.create_todos(test.endpoint('b'), (select jsonb_agg('{"queue": "q", "title": "t"}'::jsonb) from generate_series(1, 250))) \g /dev/null
+select is((select count(*) from switchboard.list_todos(test.b(), p_limit => 1000000)), 200::bigint, 'limits above 200 are clamped');
+select is((select count(*) from switchboard.list_todos(test.b())), 50::bigint, 'the default limit is 50');
+
+-- one todo
+select is((switchboard.get_todo(test.a(), upper(id))).id::text, id, 'get_todo: ' || situation) from test.made;
+select test.not_found(format('select switchboard.get_todo(%L, %L)', e, i), format('get_todo(%s, %s)', coalesce(quote_literal(e), 'NULL'), coalesce(quote_literal(i), 'NULL')))
+    from test.made m, lateral (values (test.a(), null), (test.a(), ''), (test.a(), 'x'), (test.a(), test.unknown()), (test.a(), '{' || m.id || '}'), (test.a(), m.id || ' '),
+        (test.b(), m.id), (null, m.id), ('', m.id), ('x', m.id), (test.unknown(), m.id)) v(e, i) where m.n = 1;
+
+-- counts
+select results_eq($$ select queue, pending, claimed, parked, dead, oldest_pending_seconds from switchboard.queue_counts(test.a()) $$,
+    $$ values ('inbox', 0::bigint, 0::bigint, 0::bigint, 0::bigint, null::double precision),
+        ('q', 2, 2, 2, 1, (select extract(epoch from switchboard.now() - min(created_at))::double precision from switchboard.todos where queue = 'q' and state = 'pending' and endpoint_id::text = test.a())),
+        ('r', 1, 0, 0, 0, (select extract(epoch from switchboard.now() - created_at)::double precision from switchboard.todos where queue = 'r')) $$, 'queue_counts: live and dead ones exactly');
+select switchboard.tick() \g /dev/null
+select is((select done from switchboard.queue_counts(test.a()) where queue = 'q'), 1::bigint, 'and the done ones as of the last sweep');
+select is_empty(format('select * from switchboard.queue_counts(%L)', e), 'no counts for ' || coalesce(quote_literal(e), 'NULL')) from unnest(array[null, 'x', test.unknown()]) e;
+
+-- history
+select test.create('a', 'inbox', p_max_attempts => 2) as id \gset
+do $$
+declare
+    v_id text := (select id::text from switchboard.todos where queue = 'inbox');
+begin
+    perform switchboard.claim(test.a(), v_id, 'w1'), test.pass('1 s');
+    perform switchboard.fail(test.a(), v_id, 'w1', '{"error": "no luck"}'), test.pass('30 s');
+    perform switchboard.claim(test.a(), v_id, 'w2', 60), test.pass('60 s');
+    perform switchboard.reap_expired();
+    perform switchboard.retry(test.a(), v_id);
+    perform switchboard.claim(test.a(), v_id, 'w3'), test.pass('1 s');
+    perform switchboard.complete(test.a(), v_id, 'w3', '"fine"');
+end
+$$;
+select results_eq(format('select seq, attempt, owner, ended_at - claimed_at, outcome, state, summary from switchboard.todo_history(test.a(), %L)', :'id'),
+    $$ values (1, 1, 'w1', interval '1 s', 'failed', 'failed', 'no luck'), (2, 2, 'w2', '60 s', 'lapsed', 'failed', null), (3, 1, 'w3', '1 s', 'done', 'done', 'fine') $$,
+    'todo_history: one row an ended attempt, numbered on over a retry');
+select is_empty(format('select * from switchboard.todo_history(%L, %L)', e, i), 'no history of ' || n) from (values (test.b(), :'id', 'a foreign todo'), (test.a(), 'x', 'a malformed id'), (null, :'id', 'no endpoint')) v(e, i, n);
+
+-- doorbells
+create function test.ringing(p_queues text[] default null, p_endpoint text default 'a') returns int[] language sql as $$
+    select coalesce(array_agg(m.n order by l.ordinality), '{}') from switchboard.pending_doorbell_todos(test.endpoint(p_endpoint), p_queues) with ordinality l join test.made m on m.id = l.id::text and m.situation = 'pending'
+$$;
+select is(test.ringing(), '{7,8,9}', 'pending_doorbell_todos: what is pending, oldest first');
+select is(test.ringing('{r}'), '{8}', 'of some queues');
+select is(test.ringing('{}'), '{}', 'of none');
+select is(test.ringing(p_endpoint => 'b'), '{}', 'of another endpoint');
+update switchboard.todos set trust_mode = 'open' where id::text = (select id from test.made where n = 8);
+select is(test.ringing(), '{7,9}', 'an open one rings nobody');
+select is((select id::text from switchboard.claim_next(test.a(), 'w', '{r}')), (select id from test.made where n = 8), 'and stays claimable by pull');
+update switchboard.todos set ring_attempts = 1, last_ringed_at = switchboard.now() where id::text in (select id from test.made);
+create table test.rings (n serial, after interval, rings boolean);
+do $$
+declare
+    v_id text := (select id from test.made where n = 7);
+    v_wait interval;
+begin
+    foreach v_wait in array '{5 min,20 min,1 h,6 h,6 h}'::interval[] loop
+        perform test.pass(v_wait - interval '1 s');
+        insert into test.rings (after, rings) select v_wait, 7 = any (test.ringing());
+        perform test.pass('1 s');
+        insert into test.rings (after, rings) select v_wait, 7 = any (test.ringing());
+        update switchboard.todos set ring_attempts = ring_attempts + 1, last_ringed_at = switchboard.now() where id::text = v_id;
+    end loop;
+    perform test.pass('30 d');
+    insert into test.rings (after, rings) select '30 d', 7 = any (test.ringing());
+end
+$$;
+select is((select array_agg(rings order by n) from test.rings), '{f,t,f,t,f,t,f,t,f,t,f}'::boolean[], 'it rings again after 5 min, 20 min, 1 h, 6 h, 6 h, then never');
+select test.create('a', 'inbox') as id \gset
+update switchboard.todos set ring_attempts = 6, last_ringed_at = switchboard.now() where id::text = :'id';
+select switchboard.claim(test.a(), :'id', 'w1') \g /dev/null
+select switchboard.release(test.a(), :'id', 'w1') \g /dev/null
+select is((select array_agg(id::text) from switchboard.pending_doorbell_todos(test.a(), '{inbox}')), array[:'id'], 'a todo that comes back to pending may ring at once');
+select is_empty(format('select * from switchboard.pending_doorbell_todos(%L)', e), 'no doorbells for ' || coalesce(quote_literal(e), 'NULL')) from unnest(array[null, 'x', test.unknown()]) e;
+
+select * from finish();

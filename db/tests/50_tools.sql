@@ -1,0 +1,90 @@
+-- functions/50_tools: what an agent sees over MCP, and what a call answers.
+select no_plan();
+select test.set_up(), test.stop_clock() \g /dev/null
+select slug as slug, sha256(convert_to(credential, 'UTF8')) as digest from test.endpoints where name = 'a' \gset
+create function test.call(p_tool text, p_args jsonb default '{}', p_endpoint text default 'a', p_shell jsonb default '{}') returns jsonb language sql as $$
+    select switchboard.call_tool(e.slug, sha256(convert_to(e.credential, 'UTF8')), p_tool, p_args, p_shell) from test.endpoints e where e.name = p_endpoint
+$$;
+create function test.code(p_answer jsonb) returns text language sql immutable as $$ select p_answer #>> '{error,code}' $$;
+
+-- the register
+select is_empty($$ select name from switchboard.tools() where description is null or length(description) > 200 $$, 'every tool has a short description');
+select is_empty($$ select t.name, r from switchboard.tools() t, unnest(t.required) r where not t.input ? r $$, 'what is required is an argument');
+select is_empty($$ select name from switchboard.tools() where not annotations ?| '{readOnlyHint,destructiveHint}'::text[] $$, 'every tool says whether it changes anything');
+select is((select array_agg(name order by name) from switchboard.tools() where 'lease_token' = any (required)), '{complete,fail,heartbeat,release}'::text[], 'those that need a lease require its token');
+select set_has('select unnest(switchboard.default_verbs())', 'select name from switchboard.tools() where name = any (switchboard.default_verbs())', 'the default grant is made of tools');
+select is_empty($$ select v from unnest(switchboard.default_verbs()) v where v not in (select name from switchboard.tools()) $$, 'of tools only');
+
+-- what initialize and tools/list show
+select * from switchboard.vend_endpoint(test.human('a'), 'default-grant', '{q}') \gset
+select switchboard.tools_for('default-grant', sha256(convert_to(:'credential', 'UTF8'))) as shown \gset
+select is((select array_agg(t ->> 'name' order by t ->> 'name') from jsonb_array_elements(:'shown'::jsonb -> 'tools') t), (select array_agg(v order by v) from unnest(switchboard.default_verbs()) v), 'exactly the granted ones');
+select cmp_ok(octet_length((:'shown'::jsonb -> 'tools')::text), '<=', 7200, 'tools/list of the default grant within 7,200 bytes');
+select cmp_ok(octet_length(:'shown'::jsonb ->> 'instructions'), '<=', 900, 'instructions within 900 bytes');
+select alike(:'shown'::jsonb ->> 'instructions', '%300 s%', 'with the lease''s length');
+select is_empty(format($$ select t ->> 'name' from jsonb_array_elements(%L::jsonb -> 'tools') t where not t ?& '{name,description,inputSchema,outputSchema,annotations}'::text[]
+    or t #>> '{inputSchema,type}' <> 'object' or t #>> '{outputSchema,type}' <> 'object' or t #> '{inputSchema,additionalProperties}' <> 'false' or not (t -> 'outputSchema')::text like '%%error%%' $$, :'shown'), 'schemas are closed, and admit the error object');
+select switchboard.set_default_lease(:'endpoint_id', 777) \g /dev/null
+select alike(switchboard.tools_for('default-grant', sha256(convert_to(:'credential', 'UTF8'))) ->> 'instructions', '%777 s%', 'the endpoint''s own, if it has one');
+select is(test.code(switchboard.tools_for(s, d)), 'unauthenticated', 'unauthenticated: ' || n) from (values ('default-grant', '\x00'::bytea, 'a bad credential'), ('nobody', sha256(convert_to(:'credential', 'UTF8')), 'an unknown slug'), (null, null, 'nothing')) v(s, d, n);
+
+-- one round trip: who, what, with what
+select is(test.code(switchboard.call_tool(s, d, 'claim_next', '{}')), 'unauthenticated', 'a call without a valid credential: ' || n) from (values ('default-grant', '\x00'::bytea, 'bad'), ('test-a', sha256(convert_to(:'credential', 'UTF8')), 'of another slug'), ('nobody', sha256(convert_to(:'credential', 'UTF8')), 'unknown slug')) v(s, d, n);
+select is(test.call(t) -> 'error', test.call('no_such_tool') -> 'error', 'an ungranted and an unknown tool look the same: ' || coalesce(t, 'NULL')) from unnest(array['create_webhook', '', null, 'tick', 'revoke_endpoint']) t;
+select is(test.code(test.call('no_such_tool')), 'unknown_tool', 'namely unknown_tool');
+select ok(test.code(a) = 'invalid_argument' and a #>> '{error,field}' = f, format('fault 49: %s %s', t, left(x, 60))) from (values
+    ('claim', '{}', 'id'), ('claim', '{"id": null}', 'id'), ('claim', '{"id": 7}', 'id'), ('claim', '{"id": ["x"]}', 'id'), ('claim', '{"id": "x", "color": "red"}', 'color'), ('claim', '[]', 'arguments'), ('claim', '"x"', 'arguments'), ('claim', 'null', 'arguments'),
+    ('claim_next', '{"queues": "q"}', 'queues'), ('claim_next', '{"queues": [1]}', 'queues'), ('claim_next', '{"queues": {}}', 'queues'), ('claim_next', '{"lease_ttl_seconds": "60"}', 'lease_ttl_seconds'), ('claim_next', '{"lease_ttl_seconds": 1.5}', 'lease_ttl_seconds'),
+    ('claim_next', '{"lease_ttl_seconds": 0}', 'lease_ttl_seconds'), ('claim_next', '{"lease_ttl_seconds": 1e300}', 'lease_ttl_seconds'), ('claim_next', '{"lease_ttl_seconds": 99999999999}', 'lease_ttl_seconds'), ('claim_next', '{"queues": ["Q"]}', 'queue'),
+    ('complete', '{"id": "x"}', 'lease_token'), ('complete', '{"id": "x", "lease_token": 1}', 'lease_token'), ('list_todos', '{"state": "parked"}', 'state'), ('list_todos', '{"state": 1}', 'state'), ('list_todos', '{"limit": 0}', 'limit'), ('list_todos', '{"limit": true}', 'limit'),
+    ('list_todos', '{"include_payload": "yes"}', 'include_payload'), ('create_todo', '{"queue": "q"}', 'title'), ('create_todo', '{"queue": "q", "title": ""}', 'title'), ('create_todo', '{"queue": "q", "title": "t", "max_attempts": 101}', 'max_attempts')) v(t, x, f), lateral test.call(t, x::jsonb) a;
+select is(test.code(test.call('claim_next', '{"queues": ["other"]}')), 'forbidden', 'a queue outside the grant');
+select is(test.code(test.call(t, jsonb_build_object('id', i) || case when t in ('claim', 'get_todo', 'retry') then '{}' else '{"lease_token": "x"}'::jsonb end)), 'not_found', format('fault 51: %s of %s', t, coalesce(nullif(left(i, 8), ''), 'an empty id')))
+    from unnest('{get_todo,claim,heartbeat,complete,fail,release,retry}'::text[]) t, unnest(array['x', '', test.unknown(), test.create('b')]) i;
+
+-- the loop of an agent
+select is(test.call('claim_next'), '{"empty": true, "deferred": []}', 'nothing to do is no error');
+select test.call('create_todo', '{"queue": "q", "title": "t", "payload": {"p": 1}, "idempotency_key": "k"}') as made \gset
+select ok(:'made'::jsonb @> '{"created": true, "todo": {"state": "pending", "queue": "q", "trust_mode": "agent", "verified": true}}', 'create_todo: trust agent');
+select ok(test.call('create_todo', '{"queue": "q", "title": "t", "idempotency_key": "k"}') @> jsonb_build_object('created', false, 'todo', jsonb_build_object('id', :'made'::jsonb #>> '{todo,id}')), 'create_todo again: the same');
+select test.call('claim_next') as got \gset
+select ok(:'got'::jsonb @> '{"empty": false, "todo": {"owner": "agent:test-a", "attempt": 1, "payload": {"p": 1}}}' and :'got'::jsonb #>> '{todo,lease_token}' is not null, 'claim_next: the todo with payload and token, held by agent:<slug>');
+select cmp_ok(octet_length((:'got'::jsonb #- '{todo,payload}')::text), '<=', 1000, 'within 1,000 bytes beyond its payload');
+select (:'got'::jsonb #>> '{todo,id}') as id, (:'got'::jsonb #>> '{todo,lease_token}') as token \gset
+select is(test.code(test.call(t, jsonb_build_object('id', :'id', 'lease_token', 'wrong'))), 'conflict', t || ' with a wrong token') from unnest('{heartbeat,complete,fail,release}'::text[]) t;
+select ok(test.call('heartbeat', jsonb_build_object('id', :'id', 'lease_token', :'token', 'lease_ttl_seconds', 600)) #>> '{todo,lease_expires_at}' is not null, 'heartbeat');
+select ok(test.call('complete', jsonb_build_object('id', :'id', 'lease_token', :'token', 'result', '{"ok": true}'::jsonb)) @> '{"todo": {"state": "done"}}', 'complete');
+select ok(test.call('get_todo', jsonb_build_object('id', :'id')) @> '{"todo": {"state": "done", "result": {"ok": true}, "payload": {"p": 1}, "idempotency_key": "k"}}', 'get_todo shows the result');
+select is(test.code(test.call('complete', jsonb_build_object('id', :'id', 'lease_token', :'token'))), 'conflict', 'complete again');
+select test.call('claim', jsonb_build_object('id', test.create())) #>> '{todo,lease_token}' as token \gset
+select id::text as id from switchboard.todos where state = 'claimed' \gset
+select ok(test.call('fail', jsonb_build_object('id', :'id', 'lease_token', :'token', 'result', 'no')) @> '{"todo": {"state": "failed"}}', 'claim by id, fail');
+select ok(test.call('retry', jsonb_build_object('id', :'id')) @> '{"todo": {"state": "pending", "attempt": 0}}', 'retry');
+select test.call('claim', jsonb_build_object('id', :'id')) #>> '{todo,lease_token}' as token \gset
+select ok(test.call('release', jsonb_build_object('id', :'id', 'lease_token', :'token')) @> '{"todo": {"state": "pending"}}', 'release');
+
+-- lists leave payloads out unless asked
+select ok(t ? 'payload_bytes' and not t ? 'payload' and not t ? 'lease_token', 'list_todos: payload_bytes') from test.call('list_todos', '{"limit": 1}') a, jsonb_array_elements(a -> 'todos') t;
+select ok(t ? 'payload', 'list_todos with include_payload') from test.call('list_todos', '{"limit": 1, "include_payload": true}') a, jsonb_array_elements(a -> 'todos') t;
+select switchboard.create_todos(test.a(), (select jsonb_agg(jsonb_build_object('queue', 'r', 'title', repeat('ä', 500))) from generate_series(1, 250))) \g /dev/null
+select ok(octet_length(a::text) <= 65536 and a -> 'truncated' = 'true', 'no list exceeds 64 KiB, and says so') from test.call('list_todos', '{"limit": 200}') a;
+
+-- an error undoes what the verb did, and nothing of the database's text gets out
+create function test.broken() returns trigger language plpgsql as $$ begin raise exception 'secret' using errcode = 'P0042', detail = 'secret'; end $$;
+create trigger broken after insert on switchboard.todos for each row execute function test.broken();
+select is(test.call('create_todo', '{"queue": "q", "title": "broken"}') -> 'error', (select jsonb_build_object('code', 'internal', 'message', message) from switchboard.error_table() where code = 'internal'), 'a failure inside is internal, without its text');
+select is((select count(*) from switchboard.todos where title = 'broken'), 0::bigint, 'and leaves nothing');
+drop trigger broken on switchboard.todos;
+select is_empty($$ select * from switchboard.error_table() e where e.message ~ '[0-9a-f]{8}-' $$, 'no message holds an id');
+
+-- what the shell adds
+select is((select shell from switchboard.tools() where name = 'create_webhook'), '{"secret": true, "ingest_url": true}', 'create_webhook: the shell adds a secret and a URL');
+update switchboard.endpoints set verbs = verbs || '{create_webhook,list_webhooks}'::text[] where id::text = test.a();
+select ok(a ?& '{webhook_id,source_type,target_queue,trust_mode}'::text[], 'create_webhook') from test.call('create_webhook', '{"source_type": "github", "target_queue": "q"}', 'a', jsonb_build_object('sealed_secret', 'aabb', 'token_digest', repeat('ab', 32))) a;
+select is(jsonb_array_length(test.call('list_webhooks') -> 'webhooks'), 1, 'list_webhooks');
+
+-- a credential that is revoked never acts
+select switchboard.revoke_endpoint(test.a()) \g /dev/null
+select is(test.code(test.call('list_todos')), 'unauthenticated', 'after the revocation');
+
+select * from finish();

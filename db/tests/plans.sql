@@ -1,0 +1,119 @@
+-- What claims and owner transitions cost on a large table, in buffers, and by which index: EXPLAIN of the calls, and the statistics of the
+-- indexes. Faults 1, 2, 61, 64; design.md, "Speed". Millions of rows and clients are bench/'s.
+select no_plan();
+select test.vend('a', (select id from switchboard.create_human('Ada')), (select array_agg('q' || n) from generate_series(1, 20) n)) \g /dev/null
+alter table switchboard.todos set (autovacuum_enabled = false); -- statistics are as stale as each test leaves them
+set jit = off;
+
+-- Rows as many claims and completes would have left them. p_state: pending, done, failed (dead), claimed (lease p_lease from now).
+create function test.bulk(p_state text, p_rows int, p_queues int, p_assignee text default null, p_age interval default '1 h', p_lease interval default '1 h') returns void language sql as $$
+    insert into switchboard.todos (endpoint_id, id, created_at, state, queue, assignee, trust_mode, title, attempt, claims, lease_seconds, owner, claimed_at, due_at, lease_token, completed_at)
+    select test.a()::uuid, switchboard.new_id(at), at, p_state::switchboard.todo_state, 'q' || 1 + n % p_queues, p_assignee, 'sql', 'bulk', case p_state when 'pending' then 0 else 1 end, case p_state when 'pending' then 0 else 1 end, 300,
+        case when p_state <> 'pending' then 'w1' end, case when p_state <> 'pending' then at end, case p_state when 'claimed' then clock_timestamp() + p_lease end, case p_state when 'claimed' then 'token' end,
+        case when p_state in ('done', 'failed') then at end
+    from (select n, clock_timestamp() - p_age + n * interval '1 ms' as at from generate_series(1, p_rows) n) s
+$$;
+
+-- Calls p_call 15 times, a transaction each (dead entries of one's own transaction could not be skipped), and keeps the median buffers of
+-- the last nine: plans are made by then. p_call may name %1$L, the endpoint, and %2$L, the next of test.held.
+create table test.held (n bigserial, id text);
+create table test.costs (name text, cost int);
+create procedure test.measure(p_name text, p_call text) language plpgsql as $$
+declare
+    v_costs int[] := '{}';
+    v_id text;
+begin
+    for n in 1..15 loop
+        delete from test.held h where h.n = (select min(i.n) from test.held i) returning h.id into v_id;
+        v_costs := v_costs || (test.plan_of(format('select * from switchboard.' || p_call, test.a(), v_id)) ->> 'buffers')::int;
+        commit;
+    end loop;
+    insert into test.costs select p_name, percentile_disc(0.5) within group (order by c) from unnest(v_costs[7:]) c;
+    commit;
+end
+$$;
+create function test.within(p_name text, p_limit int, p_what text) returns text language sql as $$
+    select tap.ok(c.cost <= p_limit, format('%s (%s): at most %s buffers', p_what, p_name, p_limit)) || case when c.cost <= p_limit then '' else E'\n' || tap.diag('it took ' || c.cost) end
+    from (select (select cost from test.costs where name = p_name) as cost) c
+$$;
+-- Scans so far: of the table, and of an index.
+create function test.scans(p_index text default null) returns bigint language sql as $$
+    select case when p_index is null then pg_stat_get_numscans('switchboard.todos'::regclass) else pg_stat_get_numscans(('switchboard.' || p_index)::regclass) end from (select pg_stat_force_next_flush()) f
+$$;
+create function test.names(p_queues int) returns text language sql immutable as $$ select (select array_agg('q' || n) from generate_series(1, p_queues) n)::text $$;
+
+-- fault 1: a backlog of other states, and of other queues, costs a claim nothing
+select test.bulk('done', 60000, 20, p_age => '1 d'), test.bulk('failed', 10000, 20, p_age => '1 d'), test.bulk('pending', 40000, 19) \g /dev/null
+insert into switchboard.todos (endpoint_id, id, queue, trust_mode, title) select test.a()::uuid, switchboard.new_id(clock_timestamp(), n), 'q20', 'sql', 'of q20' from generate_series(1, 100) n;
+vacuum analyze switchboard.todos;
+select test.scans() as scans, test.scans('todos_finished') as ended \gset
+call test.measure('1 queue', format('claim_next(%%1$L, ''w'', %L)', test.names(1)));
+call test.measure('5 queues', format('claim_next(%%1$L, ''w'', %L)', test.names(5)));
+call test.measure('20 queues', format('claim_next(%%1$L, ''w'', %L)', test.names(20)));
+call test.measure('short queue', 'claim_next(%1$L, ''w'', ''{q20}'')');
+call test.measure('batch', 'claim_batch(%1$L, ''w'', 100, ''{q1}'')');
+select test.within(name, l, 'fault 1: claim_next') from (values ('1 queue', 44), ('5 queues', 60), ('20 queues', 120), ('short queue', 44)) v(name, l);
+select test.within('batch', 5000, 'claim_batch of 100');
+select is(test.scans() - :scans, 0::bigint, 'Claim never scans terminal rows: no scan of the table');
+select is(test.scans('todos_finished') - :ended, 0::bigint, 'Claim never scans terminal rows: nor of the index of ended ones');
+
+-- fault 2: lapsed leases among a large backlog are found by their own index
+select test.bulk('claimed', 1000, 20, p_age => '2 h', p_lease => '-1 s') \g /dev/null
+call test.measure('lapsed', 'claim_next(%1$L, ''w'', ''{q1}'')');
+select test.within('lapsed', 120, 'fault 2: claim_next with 1,000 lapsed ones');
+select cmp_ok((select count(*) from switchboard.reap_expired(2000)), '>', 900::bigint, 'fault 2: the sweep finds them');
+call test.measure('idle sweep', 'reap_expired()');
+select test.within('idle sweep', 60, 'fault 2: a sweep with nothing to do');
+select test.bulk('claimed', 30000, 20) \g /dev/null
+call test.measure('sweep', 'reap_expired()');
+call test.measure('beside leases', 'claim_next(%1$L, ''w'', ''{q1}'')');
+select test.within('sweep', 60, 'a sweep over 30,000 leases that run');
+select test.within('beside leases', 60, 'claim_next beside 30,000 leases that run');
+
+-- fault 61: 50,000 todos of somebody else at the head of the queues
+select test.bulk('pending', 50000, 5, 'ann', p_age => '3 h') \g /dev/null
+analyze switchboard.todos;
+call test.measure('assigned, 1 queue', format('claim_next(%%1$L, ''w'', %L)', test.names(1)));
+call test.measure('assigned, 5 queues', format('claim_next(%%1$L, ''w'', %L)', test.names(5)));
+call test.measure('assigned, 20 queues', format('claim_next(%%1$L, ''w'', %L)', test.names(20)));
+call test.measure('ann, 5 queues', format('claim_next(%%1$L, ''ann'', %L)', test.names(5)));
+call test.measure('ann, 20 queues', format('claim_next(%%1$L, ''ann'', %L)', test.names(20)));
+select test.within(name, l, 'fault 61: claim_next with 50,000 assigned to others at the head') from (values ('assigned, 1 queue', 44), ('assigned, 5 queues', 60), ('assigned, 20 queues', 120)) v(name, l);
+select test.within(name, l, 'fault 61: claim_next of their assignee') from (values ('ann, 5 queues', 80), ('ann, 20 queues', 200)) v(name, l);
+
+-- fault 64: owner transitions go by the primary key, when the statistics say that nothing is claimed
+truncate switchboard.todos cascade;
+select test.bulk('done', 10000, 20, p_age => '1 d') \g /dev/null
+vacuum analyze switchboard.todos;
+select test.bulk('claimed', 20000, 20) \g /dev/null
+insert into test.held (id) select id::text from switchboard.todos where state = 'claimed' order by random() limit 200;
+-- dead entries: 10,000 of them have come and gone
+update switchboard.todos set state = 'done', due_at = null, lease_token = null, completed_at = now()
+    where ctid in (select ctid from switchboard.todos where state = 'claimed' and id::text not in (select id from test.held) limit 10000);
+select test.scans('todos_due') as leases, test.scans('todos_pkey') as keys \gset
+call test.measure('heartbeat', 'heartbeat(%1$L, %2$L, ''w1'')');
+call test.measure('complete', 'complete(%1$L, %2$L, ''w1'')');
+call test.measure('complete with token', 'complete(%1$L, %2$L, ''w1'', null, ''token'')');
+call test.measure('fail', 'fail(%1$L, %2$L, ''w1'')');
+call test.measure('release', 'release(%1$L, %2$L, ''w1'')');
+call test.measure('complete_batch', 'complete_batch(%1$L, ''w1'', array[%2$L])');
+call test.measure('complete_any_endpoint', 'complete_any_endpoint(%2$L, p_force => true)');
+select test.within(name, l, 'fault 64: owner transitions') from (values ('heartbeat', 25), ('complete', 45), ('complete with token', 45), ('fail', 45), ('release', 50), ('complete_batch', 45), ('complete_any_endpoint', 60)) v(name, l);
+select is(test.scans('todos_due') - :leases, 0::bigint, 'fault 64: never over the partial index of what is due');
+select cmp_ok(test.scans('todos_pkey') - :keys, '>=', 15 * 7::bigint, 'fault 64: by the primary key');
+select is((select count(*) from switchboard.todo_attempts), 15 * 6::bigint, 'fault 64: (and each of them did its work)');
+
+-- reading: lists of the few among the many
+truncate switchboard.todos cascade;
+select test.bulk('done', 60000, 20, p_age => '1 d'), test.bulk('failed', 3, 1) \g /dev/null
+vacuum analyze switchboard.todos;
+truncate test.held;
+insert into test.held (id) select id::text from switchboard.todos limit 100;
+call test.measure('list failed', 'list_todos(%1$L, p_state => ''failed'')');
+call test.measure('list queue', 'list_todos(%1$L, ''q1'')');
+call test.measure('counts', 'queue_counts(%1$L)');
+call test.measure('get', 'get_todo(%1$L, %2$L)');
+call test.measure('create', 'create_todo(%1$L, ''q1'', ''t'', p_idempotency_key => gen_random_uuid()::text)');
+select test.within(name, l, what) from (values ('list failed', 150, 'list_todos of 3 failed ones among 60,000'), ('list queue', 300, 'list_todos of one queue'), ('counts', 300, 'queue_counts'), ('get', 12, 'get_todo'), ('create', 45, 'create_todo with a key')) v(name, l, what);
+
+select * from finish();

@@ -1,0 +1,5 @@
+"""``python -m switchboard``: the command line."""
+
+from switchboard.cli import main
+
+main()

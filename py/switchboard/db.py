@@ -1,0 +1,163 @@
+"""The way to the database: a pool of autocommit connections, one stored function per call.
+
+Every statement of the shell is ``select … from switchboard.f(…)``. READ COMMITTED and the timeouts
+are pinned in the connection's start-up packet, so that neither the server's nor the login's
+defaults matter; a transaction pooler takes no such packet, there the login's own settings hold
+(``alter role … set``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, LiteralString
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg_pool import AsyncConnectionPool
+
+from switchboard.errors import ErrorTable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+    from switchboard.config import Settings
+
+logger = logging.getLogger(__name__)
+
+APPLICATION_NAME = "switchboard"
+CONNECT_SECONDS = 5
+START_UP = (
+    r"-c default_transaction_isolation=read\ committed -c statement_timeout=10s -c lock_timeout=5s "
+    "-c idle_in_transaction_session_timeout=60s"
+)
+WAITERS_PER_CONNECTION = 50
+TRIES = 3
+CONFLICTS = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
+
+# Results come as text where they are passed on as they are.
+CALL_TOOL: LiteralString = "select switchboard.call_tool(%s, %s, %s, %s::jsonb, %s::jsonb)::text"
+AUTHENTICATE: LiteralString = (
+    "select switchboard.authenticate(%s, %s), switchboard.tools_for(%s, %s)"
+)
+STILL_VALID: LiteralString = (
+    "select array(select switchboard.authenticate(slug, digest) is not null"
+    " from unnest(%s::text[], %s::bytea[]) with ordinality as held(slug, digest, place)"
+    " order by place)"
+)
+WEBHOOK_FOR: LiteralString = "select switchboard.webhook_for(%s)"
+RECEIVE_DELIVERY: LiteralString = (
+    "select switchboard.receive_delivery(%s, %s, %s, %s::jsonb, %s, %s, %s)"
+)
+ERROR_TABLE: LiteralString = "select sqlstate, code, http_status from switchboard.error_table()"
+SWEEP_AGE: LiteralString = "select switchboard.sweep_age()"
+TICK: LiteralString = "select switchboard.tick()"
+
+
+def dsn(url: str, *, pooler: bool = False) -> str:
+    """The connection string with what the shell pins.
+
+    Args:
+        url: libpq URL or DSN.
+        pooler: a transaction pooler answers there, which refuses start-up options.
+    """
+    given = conninfo_to_dict(url)
+    options = {} if pooler else {"options": f"{given.get('options') or ''} {START_UP}".strip()}
+    return make_conninfo(
+        url,
+        application_name=APPLICATION_NAME,
+        connect_timeout=str(given.get("connect_timeout") or CONNECT_SECONDS),
+        **options,
+    )
+
+
+class Database:
+    """The pool, and the one way to call a function through it."""
+
+    def __init__(self, settings: Settings) -> None:
+        pooler = not settings.prepare_statements
+        self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
+            dsn(settings.database_url, pooler=pooler),
+            kwargs={"autocommit": True, "prepare_threshold": None if pooler else 2},
+            min_size=min(2, settings.pool_size),
+            max_size=settings.pool_size,
+            timeout=settings.pool_wait,
+            max_waiting=settings.pool_size * WAITERS_PER_CONNECTION,
+            reconnect_timeout=30,
+            open=False,
+            name="switchboard",
+        )
+        self._repair: asyncio.Task[None] | None = None
+        self.errors = ErrorTable()
+
+    async def open(self) -> None:
+        """Start connecting, in the background: the server comes up without its database, too."""
+        await self._pool.open(wait=False)
+
+    async def close(self) -> None:
+        """Close every connection; waits a second for those in use."""
+        await self._pool.close(timeout=1)
+
+    async def row(
+        self, query: LiteralString, params: Sequence[Any] = (), *, repeatable: bool = False
+    ) -> tuple[Any, ...]:
+        """Run one statement in a transaction of its own; the first row of its answer.
+
+        Args:
+            query: ``select … from switchboard.f(…)``.
+            params: its parameters.
+            repeatable: running it twice does no harm, so that a lost connection, a conflict or a
+                deadlock is followed by another try.
+
+        Raises:
+            psycopg.Error: the statement failed, or no connection was free in time.
+        """
+        for left in reversed(range(TRIES if repeatable else 1)):
+            async with self._pool.connection() as connection:
+                try:
+                    cursor = await connection.execute(query, params)
+                    return await cursor.fetchone() or (None,)
+                except psycopg.OperationalError as error:
+                    repair = self.repair() if connection.closed else None
+                    if not left or (repair is None and not isinstance(error, CONFLICTS)):
+                        raise
+            if repair is not None:
+                await asyncio.shield(repair)
+        raise AssertionError("unreachable")
+
+    async def value(
+        self, query: LiteralString, params: Sequence[Any] = (), *, repeatable: bool = False
+    ) -> Any:
+        """The first column of ``row``."""
+        return (await self.row(query, params, repeatable=repeatable))[0]
+
+    async def rows(self, query: LiteralString) -> list[tuple[Any, ...]]:
+        """Every row of one statement."""
+        async with self._pool.connection() as connection:
+            cursor = await connection.execute(query)
+            return await cursor.fetchall()
+
+    async def sweep_age(self) -> float | None:
+        """Seconds since the last sweep, whoever ran it; None when there was none yet."""
+        age: timedelta | None = await self.value(SWEEP_AGE)
+        return None if age is None else age.total_seconds()
+
+    async def read_errors(self) -> None:
+        """Read the error table; the built-in part stays when the database cannot be asked."""
+        try:
+            self.errors = ErrorTable(await self.rows(ERROR_TABLE))
+        except psycopg.Error as error:
+            logger.warning("error table not read: %s", type(error).__name__)
+
+    def repair(self) -> asyncio.Task[None]:
+        """One connection died, so others may have: replace the dead ones now, before use."""
+        if self._repair is None or self._repair.done():
+            self._repair = asyncio.create_task(self._check())
+        return self._repair
+
+    async def _check(self) -> None:
+        try:
+            await self._pool.check()
+        except psycopg.Error as error:
+            logger.warning("pool check failed: %s", type(error).__name__)

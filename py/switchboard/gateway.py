@@ -1,0 +1,174 @@
+"""The server process: one Starlette application, and what runs beside it.
+
+``create_app`` puts the parts together; ``uvicorn_config`` says how they are served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import Route
+
+from switchboard.auth import Authenticator
+from switchboard.db import Database
+from switchboard.errors import Problem
+from switchboard.guard import Guard, problem_response
+from switchboard.health import Health
+from switchboard.intake import Intake
+from switchboard.limits import RateLimit
+from switchboard.listener import Listener
+from switchboard.mcp_server import Gate, build_server
+from switchboard.secrets import Keyring
+from switchboard.sessions import Sessions
+from switchboard.ticker import Ticker
+from switchboard.tools import Toolbox
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from switchboard.config import Settings
+
+logger = logging.getLogger(__name__)
+
+NOTHING_HERE = {
+    HTTPStatus.NOT_FOUND: Problem("not_found", "there is nothing at this address: check it"),
+    HTTPStatus.METHOD_NOT_ALLOWED: Problem(
+        "invalid_argument", "this address does not take that method", status=405
+    ),
+}
+
+
+def create_app(settings: Settings) -> Starlette:
+    """The application; it connects to the database when its lifespan begins.
+
+    Args:
+        settings: with a ``database_url``.
+    """
+    database = Database(settings)
+    keyring = Keyring(settings.secret_keys)
+    failures = RateLimit(settings.failure_rate, settings.failure_burst)
+    authenticator = Authenticator(database, failures, settings.auth_cache)
+    toolbox = Toolbox(database, keyring, settings.public_url)
+    manager = StreamableHTTPSessionManager(
+        build_server(toolbox),
+        json_response=True,
+        session_idle_timeout=None,  # Sessions ends them: it also sees calls that pass the SDK by
+        # Guard has checked both already, for every route.
+        security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        max_request_body_size=settings.mcp_body_limit,
+        max_sessions=settings.max_sessions,
+    )
+    sessions = Sessions(
+        manager, authenticator, settings.session_idle_timeout, settings.endpoint_sessions
+    )
+    gate = Gate(
+        manager,
+        authenticator,
+        sessions,
+        toolbox,
+        database,
+        RateLimit(settings.mcp_rate, settings.mcp_burst),
+        body_limit=settings.mcp_body_limit,
+        handshake_only=settings.mcp_handshake_only,
+    )
+    intake = Intake(
+        database,
+        keyring,
+        RateLimit(settings.webhook_rate, settings.webhook_burst),
+        failures,
+        settings.webhook_body_limit,
+    )
+
+    def changed(endpoint_id: str | None) -> None:
+        if endpoint_id is None:
+            database.repair()
+        authenticator.drop(endpoint_id)
+        sessions.recheck()
+
+    listener = Listener(settings.listen_url, changed)
+    health = Health(database, listener)
+    ticker = Ticker(database, settings.tick_interval)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        await database.open()
+        beside = [
+            _start(database.read_errors()),
+            _start(listener.run()),
+            _start(sessions.run()),
+            _start(ticker.run()),
+        ]
+        try:
+            async with manager.run():
+                yield
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+            await database.close()
+
+    async def refuse(_: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        problem = NOTHING_HERE.get(HTTPStatus(status)) or Problem(
+            "invalid_argument", HTTPStatus(status).phrase, status=status
+        )
+        response = problem_response(problem, database.errors)
+        response.headers.update(getattr(error, "headers", None) or {})
+        return response
+
+    app = Starlette(
+        routes=[
+            Route("/mcp/{slug}", gate),
+            Route("/webhooks/w/{token}", intake.receive, methods=["POST"]),
+            Route("/healthz", health.alive),
+            Route("/readyz", health.ready),
+        ],
+        middleware=[
+            Middleware(
+                Guard,
+                hosts=settings.allowed_hosts,
+                origins=settings.allowed_origins,
+                https=settings.public_url.startswith("https:"),
+            )
+        ],
+        exception_handlers={HTTPException: refuse},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.sessions = sessions
+    app.state.listener = listener
+    return app
+
+
+def uvicorn_config(settings: Settings) -> uvicorn.Config:
+    """How the application is served: one process, for sessions live in its memory."""
+    return uvicorn.Config(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        http="httptools",
+        loop="uvloop",
+        log_config=None,
+        access_log=False,  # it would hold the tokens of webhook addresses
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        timeout_graceful_shutdown=max(1, int(settings.shutdown_timeout)),
+    )
+
+
+def _start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    return asyncio.create_task(work)

@@ -1,0 +1,114 @@
+"""How fast a caller may go, and how much it may send.
+
+``RateLimit`` is the generic cell rate algorithm: one float per key, the time at which its bucket
+will be full again. Memory is bounded: beyond ``max_keys`` the key that was used least recently is
+forgotten, which can only be generous.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from switchboard.errors import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import Receive
+
+BODY_SECONDS = 30.0
+
+
+class RateLimit:
+    """A token bucket per key.
+
+    Args:
+        rate: requests per second that refill a bucket.
+        burst: requests that a full bucket holds.
+        max_keys: buckets kept.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        burst: int,
+        max_keys: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._interval = 1 / rate
+        self._tolerance = (burst - 1) / rate
+        self._max_keys = max_keys
+        self._clock = clock
+        self._full_at: OrderedDict[str, float] = OrderedDict()
+
+    def wait(self, key: str) -> float:
+        """Seconds until ``key`` may make a request; 0 when it may now. Takes nothing."""
+        now = self._clock()
+        return max(0.0, self._full_at.get(key, now) - self._tolerance - now)
+
+    def take(self, key: str) -> float:
+        """Take one request of ``key``: 0 when it may go on, else the seconds to wait."""
+        now = self._clock()
+        full_at = max(now, self._full_at.get(key, now))
+        excess = full_at - self._tolerance - now
+        if excess > 1e-9:
+            return excess
+        self._full_at[key] = full_at + self._interval
+        self._full_at.move_to_end(key)
+        if len(self._full_at) > self._max_keys:
+            self._full_at.popitem(last=False)
+        return 0.0
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+
+class ClientGone(Exception):  # noqa: N818
+    """The client closed the connection before its request was complete."""
+
+
+async def read_body(receive: Receive, limit: int, declared: str | None = None) -> bytes:
+    """Read a request body, counting while it streams.
+
+    Args:
+        receive: the ASGI channel.
+        limit: most bytes accepted.
+        declared: the Content-Length header, if any; refused at once when it is above the limit.
+
+    Raises:
+        Problem: ``too_large``, or ``invalid_argument`` (HTTP 408) when it does not come in time.
+        ClientGone: the client went away.
+    """
+    if declared is not None and declared.isdecimal() and int(declared[:20]) > limit:
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise ClientGone
+                part: bytes = message.get("body", b"")
+                size += len(part)
+                if size > limit:
+                    raise _too_large(limit)
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
+    except TimeoutError:
+        raise Problem(
+            "invalid_argument",
+            "The request body did not arrive in time. Send it again.",
+            status=408,
+        ) from None
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(
+        "too_large", f"The body is larger than {limit} bytes. Send less.", {"limit": limit}
+    )

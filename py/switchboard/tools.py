@@ -1,0 +1,137 @@
+"""A tool call: one database round trip, whatever the tool.
+
+No tool is named here. What the shell must add to a call is said by flags that come with
+tools/list: ``secret`` (mint or take a signing secret, seal it, show it once) and ``ingest_url``
+(mint the token of an address, store its digest, show the address once).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from switchboard import logs
+from switchboard.db import CALL_TOOL, Database
+from switchboard.errors import Problem, internal
+from switchboard.secrets import Keyring, digest, mint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from switchboard.auth import Caller
+
+logger = logging.getLogger(__name__)
+
+MAX_SECRET = 1024
+_ERROR = '{"error": '
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a tool answered.
+
+    Attributes:
+        text: the structured content as JSON, as the database rendered it.
+        code: ``ok``, or the code of the error.
+    """
+
+    text: str
+    code: str = "ok"
+
+    @property
+    def message(self) -> str:
+        """The message of the error."""
+        message: str = json.loads(self.text)["error"]["message"]
+        return message
+
+
+class Toolbox:
+    """Calls tools in the name of a caller.
+
+    Args:
+        database: where the tools are.
+        keyring: seals signing secrets.
+        public_url: what an address of ours begins with.
+    """
+
+    def __init__(self, database: Database, keyring: Keyring, public_url: str) -> None:
+        self._database = database
+        self._keyring = keyring
+        self._public_url = public_url
+
+    async def call(self, caller: Caller, tool: str, arguments: Mapping[str, Any]) -> Outcome:
+        """Call ``tool``; never raises. The call is logged, its arguments and its answer are not."""
+        started = time.perf_counter()
+        try:
+            outcome = await self._call(caller, tool, arguments)
+        except Exception as error:
+            problem = self._database.errors.problem(error) or _fault(error)
+            outcome = Outcome(json.dumps(problem.tool_error()), problem.code)
+        logs.event(
+            "mcp.call",
+            endpoint=caller.slug,
+            endpoint_id=caller.endpoint_id,
+            tool=tool if outcome.code != "unknown_tool" else "-",
+            outcome=outcome.code,
+            ms=logs.milliseconds(started),
+        )
+        return outcome
+
+    async def _call(self, caller: Caller, tool: str, arguments: Mapping[str, Any]) -> Outcome:
+        shell: dict[str, str] = {}
+        shown: dict[str, str] = {}
+        if flags := caller.shell.get(tool):
+            arguments = dict(arguments)
+            try:
+                self._prepare(flags, arguments, shell, shown)
+            except Problem as problem:
+                return Outcome(json.dumps(problem.tool_error()), problem.code)
+        text: str = await self._database.value(
+            CALL_TOOL, (*caller.key, tool, _json(arguments), _json(shell))
+        )
+        if text.startswith(_ERROR):
+            answer = json.loads(text)
+            if set(answer) == {"error"}:
+                return Outcome(text, answer["error"]["code"])
+        if shown:
+            text = json.dumps({**json.loads(text), **shown}, ensure_ascii=False)
+        return Outcome(text)
+
+    def _prepare(
+        self,
+        flags: Mapping[str, bool],
+        arguments: dict[str, Any],
+        shell: dict[str, str],
+        shown: dict[str, str],
+    ) -> None:
+        """Fill ``shell`` (for the database) and ``shown`` (for the caller) as the flags say."""
+        if flags.get("secret"):
+            secret = arguments.pop("signing_secret", None)
+            if secret is None:
+                secret = mint()
+            elif not isinstance(secret, str) or not 0 < len(secret) <= MAX_SECRET:
+                reason = f"must be a text of 1 to {MAX_SECRET} characters"
+                raise Problem(
+                    "invalid_argument",
+                    f"signing_secret {reason}: correct it, or leave it out to have one made",
+                    {"field": "signing_secret", "reason": reason},
+                )
+            shell["sealed_secret"] = self._keyring.seal(secret.encode()).hex()
+            shown["signing_secret"] = secret
+        if flags.get("ingest_url"):
+            token = mint()
+            shell["token_digest"] = digest(token).hex()
+            shown["ingest_url"] = f"{self._public_url}/webhooks/w/{token}"
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value) if value else "{}"
+
+
+def _fault(error: Exception) -> Problem:
+    problem = internal()
+    logger.error("tool call failed, log id %s", problem.details["log_id"], exc_info=error)
+    return problem

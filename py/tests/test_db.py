@@ -1,0 +1,47 @@
+"""The pool: what a caller sees of connections that died."""
+
+import asyncio
+
+import psycopg
+import pytest
+
+from switchboard.db import SWEEP_AGE, Database
+
+
+@pytest.fixture
+async def pool(settings):
+    database = Database(settings(pool_size=3))
+    await database.open()
+    yield database
+    await database.close()
+
+
+async def fill_and_kill(pool: Database, db) -> None:
+    """Let the pool have three connections, all of them dead."""
+    await asyncio.gather(*(pool.value("select pg_sleep(0.1)") for _ in range(3)))
+    killed = db.value(
+        "select count(pg_terminate_backend(pid)) from pg_stat_activity"
+        " where application_name = 'switchboard' and datname = current_database()"
+    )
+    assert killed == 3
+
+
+@pytest.mark.anyio
+async def test_a_repeatable_statement_survives_the_death_of_every_connection(pool, db) -> None:
+    await fill_and_kill(pool, db)
+    assert await pool.value(SWEEP_AGE, repeatable=True) is None
+
+
+@pytest.mark.anyio
+async def test_another_one_fails_once_and_the_rest_of_the_pool_is_replaced(pool, db) -> None:
+    await fill_and_kill(pool, db)
+    with pytest.raises(psycopg.OperationalError):
+        await pool.value(SWEEP_AGE)
+    await pool.repair()
+    for _ in range(10):
+        assert await pool.value(SWEEP_AGE) is None
+
+
+@pytest.mark.anyio
+async def test_what_was_not_found_is_none(pool) -> None:
+    assert await pool.value("select 1 where false") is None

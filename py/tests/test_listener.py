@@ -1,0 +1,101 @@
+"""What the gateway hears from the database, and what it does when it hears nothing."""
+
+import asyncio
+import contextlib
+
+import psycopg
+import pytest
+
+from switchboard import listener as module
+from switchboard.listener import Listener
+
+
+@contextlib.asynccontextmanager
+async def listening(url: str):
+    heard: asyncio.Queue[str | None] = asyncio.Queue()
+    listener = Listener(url, heard.put_nowait)
+    task = asyncio.create_task(listener.run())
+    try:
+        yield listener, heard
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def next_of(heard: asyncio.Queue[str | None]) -> str | None:
+    async with asyncio.timeout(10):
+        return await heard.get()
+
+
+@pytest.mark.anyio
+async def test_a_note_is_passed_on_and_starting_counts_as_a_change(db) -> None:
+    async with listening(db.dsn) as (listener, heard):
+        assert await next_of(heard) is None
+        assert listener.state == "listening"
+        db.rows("select pg_notify('switchboard_control', 'e-1')")
+        assert await next_of(heard) == "e-1"
+
+
+@pytest.mark.anyio
+async def test_fault_33_a_killed_connection_is_made_again_and_everything_rechecked(db) -> None:
+    async with listening(db.dsn) as (listener, heard):
+        await next_of(heard)
+        killed = db.value(
+            "select count(pg_terminate_backend(pid)) from pg_stat_activity"
+            " where application_name = 'switchboard' and datname = current_database()"
+        )
+        assert killed == 1
+        assert await next_of(heard) is None, "anything may have changed meanwhile"
+        assert listener.state == "listening"
+        db.rows("select pg_notify('switchboard_control', 'e-2')")
+        assert await next_of(heard) == "e-2"
+
+
+@pytest.mark.anyio
+async def test_a_silent_connection_is_tried_and_stays_open(db, monkeypatch) -> None:
+    monkeypatch.setattr(module, "QUIET_SECONDS", 0.01)
+    backends = (
+        "select array_agg(pid) from pg_stat_activity"
+        " where application_name = 'switchboard' and datname = current_database()"
+    )
+    async with listening(db.dsn) as (_, heard):
+        await next_of(heard)
+        before = db.value(backends)
+        for number in range(50):
+            db.rows("select pg_notify('switchboard_control', %s)", str(number))
+            assert await next_of(heard) == str(number)
+        assert db.value(backends) == before
+
+
+@pytest.mark.anyio
+async def test_a_pooler_that_delivers_nothing_is_noticed(db, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(module, "SELF_TEST_SECONDS", 0.05)
+    execute = psycopg.AsyncConnection.execute
+
+    async def swallow(self, query, *args, **kwargs):
+        return await execute(self, "select 1" if "listen" in str(query) else query, *args, **kwargs)
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "execute", swallow)
+    async with listening(db.dsn) as (listener, heard):
+        assert await next_of(heard) is None
+        assert listener.state == "deaf"
+    assert "SWITCHBOARD_LISTEN_URL" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_an_unreachable_database_is_tried_again_until_it_answers(db, monkeypatch) -> None:
+    tries = asyncio.Queue[None]()
+    connect = psycopg.AsyncConnection.connect
+
+    async def refuse(*args, **kwargs):
+        tries.put_nowait(None)
+        if tries.qsize() < 3:
+            raise psycopg.OperationalError("connection refused")
+        return await connect(*args, **kwargs)
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "connect", refuse)
+    async with listening(db.dsn) as (listener, heard):
+        assert await next_of(heard) is None
+        assert tries.qsize() == 3
+        assert listener.state == "listening"

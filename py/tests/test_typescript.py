@@ -1,0 +1,51 @@
+"""The TypeScript clients, where node is there; npm ci brings them from the lock file."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent / "ts"
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("node") and shutil.which("npm")), reason="node and npm are not installed"
+)
+
+
+@pytest.fixture(scope="session")
+def packages() -> Path:
+    """The installed packages; a lock file newer than them means installing again."""
+    marker = HERE / "node_modules" / ".package-lock.json"
+    lock = HERE / "package-lock.json"
+    if not marker.exists() or marker.stat().st_mtime < lock.stat().st_mtime:
+        subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=HERE, check=True, timeout=110)
+    return HERE
+
+
+@pytest.mark.parametrize("kind", ["sdk", "client", "client-auto"])
+def test_the_typescript_client_drains_the_queue(served, db, packages: Path, kind: str) -> None:
+    alpha = db.vend("alpha")
+    todo = db.create(alpha, "look at this")
+    done = subprocess.run(
+        ["node", "drain.mjs", kind, f"{served.url}/mcp/alpha", alpha.credential],
+        cwd=packages, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    saw = json.loads(done.stdout)
+    assert "claim_next" in saw.pop("instructions")
+    assert "claim_next" in saw.pop("tools")
+    assert saw == {
+        "kind": kind,
+        "session": True,
+        "version": "2025-11-25",
+        "claimed": "look at this",
+        "heartbeat": "claimed",
+        "completed": "done",
+        "empty": True,
+        "conflict": [True, "conflict"],
+        "missing": [True, "not_found"],
+        "unknown": -32602,
+    }
+    row = db.row("select state::text, result from switchboard.todos where id = %s", todo)
+    assert row == {"state": "done", "result": {"by": kind}}
