@@ -10,8 +10,10 @@ CREATE TYPE switchboard.claim_terms AS (
 	queues text[],
 	lease_seconds integer,
 	at timestamp with time zone,
-	lapsed_from timestamp with time zone,
-	parked_from timestamp with time zone
+	due_from timestamp with time zone,
+	any_due boolean,
+	has_assigned boolean,
+	only_from timestamp with time zone
 );
 
 COMMENT ON TYPE switchboard.claim_terms IS 'Internal: the checked terms of one claim, as functions/claim passes them on.';
@@ -44,6 +46,7 @@ CREATE TYPE switchboard.created_todo AS (
 	created_at timestamp with time zone,
 	updated_at timestamp with time zone,
 	completed_at timestamp with time zone,
+	claims integer,
 	created boolean
 );
 
@@ -76,10 +79,20 @@ CREATE TYPE switchboard.todo AS (
 	event_id uuid,
 	created_at timestamp with time zone,
 	updated_at timestamp with time zone,
-	completed_at timestamp with time zone
+	completed_at timestamp with time zone,
+	claims integer
 );
 
 COMMENT ON TYPE switchboard.todo IS 'A todo as callers see it; lease_token is set for the claimer only.';
+
+CREATE TYPE switchboard.todo_state AS ENUM (
+    'pending',
+    'claimed',
+    'done',
+    'failed'
+);
+
+COMMENT ON TYPE switchboard.todo_state IS 'The four states of SPEC-0003, Todo Lifecycle State Machine.';
 
 CREATE DOMAIN switchboard.trust_mode AS text
 	CONSTRAINT trust_mode_check CHECK ((VALUE = ANY (ARRAY['signed'::text, 'token'::text, 'open'::text, 'operator'::text, 'agent'::text, 'sql'::text])));
@@ -101,6 +114,8 @@ CREATE TABLE switchboard.endpoints (
     revoked_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    due_from timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
+    has_assigned boolean DEFAULT false NOT NULL,
     CONSTRAINT endpoints_default_lease_seconds_check CHECK (((default_lease_seconds >= 60) AND (default_lease_seconds <= 86400))),
     CONSTRAINT endpoints_expires_at_check CHECK (isfinite(expires_at)),
     CONSTRAINT endpoints_queues_check CHECK (((cardinality(queues) >= 1) AND (cardinality(queues) <= 32))),
@@ -109,7 +124,8 @@ CREATE TABLE switchboard.endpoints (
     CONSTRAINT endpoints_revoked_at_check CHECK (isfinite(revoked_at)),
     CONSTRAINT endpoints_slug_check CHECK ((slug ~ '^[a-z0-9][a-z0-9-]{0,62}$'::text)),
     CONSTRAINT endpoints_webhook_max_check CHECK (((webhook_max >= 0) AND (webhook_max <= 1000)))
-);
+)
+WITH (fillfactor='50');
 
 COMMENT ON TABLE switchboard.endpoints IS 'A vended MCP endpoint: the tenant boundary of every todo (SPEC-0003, Endpoint Ownership).';
 
@@ -141,14 +157,17 @@ COMMENT ON COLUMN switchboard.endpoints.created_at IS 'When it was vended.';
 
 COMMENT ON COLUMN switchboard.endpoints.updated_at IS 'When its grant last changed.';
 
+COMMENT ON COLUMN switchboard.endpoints.due_from IS 'Hint for claims: no lease or backoff that ended before this is known to be waiting still (functions/claim).';
+
+COMMENT ON COLUMN switchboard.endpoints.has_assigned IS 'Hint for claims: whether a todo was ever assigned here; only then they look for assigned ones.';
+
 CREATE TABLE switchboard.todos (
     endpoint_id uuid NOT NULL,
     id uuid NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     claimed_at timestamp with time zone,
-    lease_expires_at timestamp with time zone,
-    next_retry_at timestamp with time zone,
+    due_at timestamp with time zone,
     completed_at timestamp with time zone,
     last_ringed_at timestamp with time zone,
     attempt integer DEFAULT 0 NOT NULL,
@@ -157,7 +176,7 @@ CREATE TABLE switchboard.todos (
     lease_seconds integer,
     ring_attempts integer DEFAULT 0 NOT NULL,
     event_id uuid,
-    state text DEFAULT 'pending'::text NOT NULL,
+    state switchboard.todo_state DEFAULT 'pending'::switchboard.todo_state NOT NULL,
     queue text NOT NULL,
     owner text,
     lease_token text,
@@ -169,17 +188,9 @@ CREATE TABLE switchboard.todos (
     idempotency_key text,
     payload jsonb DEFAULT '{}'::jsonb NOT NULL,
     result jsonb,
-    CONSTRAINT todos_attempts CHECK (((attempt >= 0) AND (attempt <= max_attempts))),
-    CONSTRAINT todos_state CHECK (
-CASE state
-    WHEN 'pending'::text THEN (num_nonnulls(lease_token, lease_expires_at, next_retry_at, completed_at) = 0)
-    WHEN 'claimed'::text THEN ((num_nulls(owner, lease_token, lease_expires_at) = 0) AND (num_nonnulls(next_retry_at, completed_at) = 0))
-    WHEN 'done'::text THEN ((num_nonnulls(lease_token, lease_expires_at, next_retry_at) = 0) AND (completed_at IS NOT NULL))
-    WHEN 'failed'::text THEN ((num_nonnulls(lease_token, lease_expires_at) = 0) AND (num_nonnulls(next_retry_at, completed_at) = 1))
-    ELSE false
-END)
+    CONSTRAINT todos_sound CHECK (((attempt <= max_attempts) AND ((completed_at IS NULL) = ((state < 'done'::switchboard.todo_state) OR (due_at IS NOT NULL)))))
 )
-WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
+WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 
 COMMENT ON TABLE switchboard.todos IS 'The durable unit of work (SPEC-0003). Written by the functions of this schema only; docs/states.md has the transitions.';
 
@@ -193,9 +204,7 @@ COMMENT ON COLUMN switchboard.todos.updated_at IS 'When a transition last change
 
 COMMENT ON COLUMN switchboard.todos.claimed_at IS 'When the last claim was made; NULL before the first one and after retry.';
 
-COMMENT ON COLUMN switchboard.todos.lease_expires_at IS 'End of the visibility window; set exactly while claimed.';
-
-COMMENT ON COLUMN switchboard.todos.next_retry_at IS 'End of the backoff of a parked retry; NULL on a failed todo: dead letter.';
+COMMENT ON COLUMN switchboard.todos.due_at IS 'When it becomes claimable by itself: the end of the lease while claimed, of the backoff while parked; a failed todo without one is a dead letter.';
 
 COMMENT ON COLUMN switchboard.todos.completed_at IS 'When it became terminal (done or dead letter); set exactly then.';
 
@@ -239,7 +248,7 @@ COMMENT ON COLUMN switchboard.todos.result IS 'What the holder reported when it 
 
 CREATE TABLE switchboard.attempt_fold (
     singleton boolean DEFAULT true NOT NULL,
-    folded_to bigint DEFAULT 0 NOT NULL,
+    folded_to xid8 DEFAULT '0'::xid8 NOT NULL,
     CONSTRAINT attempt_fold_singleton_check CHECK (singleton)
 )
 WITH (fillfactor='50');
@@ -393,21 +402,6 @@ COMMENT ON COLUMN switchboard.humans.name IS 'Unique name; the owner of what a h
 
 COMMENT ON COLUMN switchboard.humans.created_at IS 'When the human was added.';
 
-CREATE TABLE switchboard.lease_marks (
-    endpoint_id uuid NOT NULL,
-    lapsed_from timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
-    parked_from timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL
-)
-WITH (fillfactor='20', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='200');
-
-COMMENT ON TABLE switchboard.lease_marks IS 'One row per endpoint: from where claims look for lapsed leases and elapsed backoffs (see functions/claim).';
-
-COMMENT ON COLUMN switchboard.lease_marks.endpoint_id IS 'The endpoint.';
-
-COMMENT ON COLUMN switchboard.lease_marks.lapsed_from IS 'No lease that ended before this is known to be held still.';
-
-COMMENT ON COLUMN switchboard.lease_marks.parked_from IS 'No backoff that ended before this is known to be waiting still.';
-
 CREATE TABLE switchboard.queue_marks (
     endpoint_id uuid NOT NULL,
     queue text NOT NULL,
@@ -478,7 +472,7 @@ CREATE TABLE switchboard.todo_attempts (
     attempt integer NOT NULL,
     claimed_at timestamp with time zone NOT NULL,
     ended_at timestamp with time zone NOT NULL,
-    xid bigint DEFAULT ((pg_current_xact_id())::text)::bigint NOT NULL,
+    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
     queue text NOT NULL,
     owner text NOT NULL,
     outcome text NOT NULL,
@@ -512,6 +506,35 @@ COMMENT ON COLUMN switchboard.todo_attempts.outcome IS 'done, failed, released, 
 COMMENT ON COLUMN switchboard.todo_attempts.state IS 'The state the todo got by it.';
 
 COMMENT ON COLUMN switchboard.todo_attempts.summary IS 'The first 200 characters of what the holder reported.';
+
+CREATE TABLE switchboard.tool_register (
+    name text NOT NULL,
+    description text NOT NULL,
+    input jsonb NOT NULL,
+    required text[] NOT NULL,
+    answer text NOT NULL,
+    annotations jsonb NOT NULL,
+    shell jsonb NOT NULL,
+    "position" integer NOT NULL
+);
+
+COMMENT ON TABLE switchboard.tool_register IS 'A copy of switchboard.tools(), which is the source: building its rows costs more than a whole call.';
+
+COMMENT ON COLUMN switchboard.tool_register.name IS 'The verb.';
+
+COMMENT ON COLUMN switchboard.tool_register.description IS 'What an agent reads of it.';
+
+COMMENT ON COLUMN switchboard.tool_register.input IS 'Its arguments, as JSON Schema properties.';
+
+COMMENT ON COLUMN switchboard.tool_register.required IS 'The arguments that must be given.';
+
+COMMENT ON COLUMN switchboard.tool_register.answer IS 'The field that its answer has.';
+
+COMMENT ON COLUMN switchboard.tool_register.annotations IS 'MCP annotations.';
+
+COMMENT ON COLUMN switchboard.tool_register.shell IS 'What the shell adds: secret, ingest_url.';
+
+COMMENT ON COLUMN switchboard.tool_register."position" IS 'Its place in tools/list.';
 
 ALTER TABLE ONLY switchboard.attempt_fold
     ADD CONSTRAINT attempt_fold_pkey PRIMARY KEY (singleton);
@@ -552,9 +575,6 @@ ALTER TABLE ONLY switchboard.humans
 ALTER TABLE ONLY switchboard.humans
     ADD CONSTRAINT humans_pkey PRIMARY KEY (id);
 
-ALTER TABLE ONLY switchboard.lease_marks
-    ADD CONSTRAINT lease_marks_pkey PRIMARY KEY (endpoint_id);
-
 ALTER TABLE ONLY switchboard.queue_marks
     ADD CONSTRAINT queue_marks_pkey PRIMARY KEY (endpoint_id, queue);
 
@@ -570,27 +590,22 @@ ALTER TABLE ONLY switchboard.todo_attempts
 ALTER TABLE ONLY switchboard.todos
     ADD CONSTRAINT todos_pkey PRIMARY KEY (endpoint_id, id);
 
+ALTER TABLE ONLY switchboard.tool_register
+    ADD CONSTRAINT tool_register_pkey PRIMARY KEY (name);
+
 CREATE INDEX endpoints_human ON switchboard.endpoints USING btree (human_id);
 
 CREATE INDEX events_webhook ON switchboard.events USING btree (endpoint_id, webhook_id, id);
 
 CREATE INDEX todo_attempts_xid ON switchboard.todo_attempts USING btree (xid);
 
-CREATE INDEX todos_assigned ON switchboard.todos USING btree (endpoint_id, assignee, created_at, id) INCLUDE (queue) WHERE ((state = 'pending'::text) AND (assignee IS NOT NULL));
+CREATE INDEX todos_due ON switchboard.todos USING btree (endpoint_id, due_at) WHERE (due_at IS NOT NULL);
 
-CREATE INDEX todos_done ON switchboard.todos USING btree (endpoint_id, queue, id) WHERE (state = 'done'::text);
+CREATE INDEX todos_finished ON switchboard.todos USING btree (endpoint_id, queue, state, id) WHERE (completed_at IS NOT NULL);
 
-CREATE INDEX todos_failed ON switchboard.todos USING btree (endpoint_id, queue, id) WHERE (state = 'failed'::text);
+CREATE UNIQUE INDEX todos_live_key ON switchboard.todos USING btree (endpoint_id, idempotency_key) WHERE ((completed_at IS NULL) AND (idempotency_key IS NOT NULL));
 
-CREATE INDEX todos_last_leases ON switchboard.todos USING btree (endpoint_id, lease_expires_at) WHERE ((state = 'claimed'::text) AND (attempt >= max_attempts));
-
-CREATE INDEX todos_leases ON switchboard.todos USING btree (endpoint_id, lease_expires_at) WHERE ((state = 'claimed'::text) AND (attempt < max_attempts));
-
-CREATE UNIQUE INDEX todos_live_key ON switchboard.todos USING btree (endpoint_id, idempotency_key) WHERE ((idempotency_key IS NOT NULL) AND (state <> 'done'::text) AND ((state <> 'failed'::text) OR (next_retry_at IS NOT NULL)));
-
-CREATE INDEX todos_parked ON switchboard.todos USING btree (endpoint_id, next_retry_at) WHERE ((state = 'failed'::text) AND (next_retry_at IS NOT NULL));
-
-CREATE INDEX todos_pool ON switchboard.todos USING btree (endpoint_id, queue, created_at, id) WHERE ((state = 'pending'::text) AND (assignee IS NULL));
+CREATE INDEX todos_pending ON switchboard.todos USING btree (endpoint_id, assignee, queue, created_at, id) WHERE (state = 'pending'::switchboard.todo_state);
 
 ALTER TABLE ONLY switchboard.attempt_totals
     ADD CONSTRAINT attempt_totals_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
@@ -610,14 +625,8 @@ ALTER TABLE ONLY switchboard.endpoints
 ALTER TABLE ONLY switchboard.events
     ADD CONSTRAINT events_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
 
-ALTER TABLE ONLY switchboard.lease_marks
-    ADD CONSTRAINT lease_marks_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
-
 ALTER TABLE ONLY switchboard.queue_marks
     ADD CONSTRAINT queue_marks_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
-
-ALTER TABLE ONLY switchboard.todo_attempts
-    ADD CONSTRAINT todo_attempts_endpoint_id_todo_id_fkey FOREIGN KEY (endpoint_id, todo_id) REFERENCES switchboard.todos(endpoint_id, id) ON DELETE CASCADE;
 
 ALTER TABLE ONLY switchboard.todos
     ADD CONSTRAINT todos_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);

@@ -106,11 +106,10 @@ begin
         perform refuse('conflict', 'that slug is taken, perhaps by a revoked endpoint: choose another');
     end if;
     insert into queue_marks (endpoint_id, queue) select v_id, q from (select distinct unnest(p_queues)) s (q);
-    insert into due_marks (endpoint_id) values (v_id);
     return query select v_id, p_slug, mint_credential(v_id);
 end $$;
 comment on function switchboard.vend_endpoint(uuid, text, text[], text[], integer, text[], timestamptz) is
-'Vends an endpoint to the human p_human_id. p_slug: its name in URLs, unique for ever; p_queues: 1 to 32 queues; p_verbs: the whole grant, NULL: default_verbs(); p_webhook_max: how many receivers; p_webhook_source_types: NULL: all but open; p_expires_at: NULL: never. Returns the credential, shown this once. Errors: invalid_argument, not_found, conflict. Writes endpoints, credentials, queue_marks, due_marks.';
+'Vends an endpoint to the human p_human_id. p_slug: its name in URLs, unique for ever; p_queues: 1 to 32 queues; p_verbs: the whole grant, NULL: default_verbs(); p_webhook_max: how many receivers; p_webhook_source_types: NULL: all but open; p_expires_at: NULL: never. Returns the credential, shown this once. Errors: invalid_argument, not_found, conflict. Writes endpoints, credentials, queue_marks.';
 
 create or replace function switchboard.find_endpoint(p_slug_or_id text) returns uuid
 language sql stable security definer set search_path = switchboard, pg_temp
@@ -282,13 +281,33 @@ begin
 end $$;
 comment on function switchboard.unbind_login(text) is 'Unbinds a database login: it owns nothing from now on. Errors: not_found. Writes endpoint_logins.';
 
-create or replace function switchboard.authenticate(p_slug text, p_credential_digest bytea) returns jsonb
-language sql stable security definer set search_path = switchboard, pg_temp
+create or replace function switchboard.identify(
+    p_slug text, p_credential_digest bytea,
+    out endpoint_id uuid, out credential_id uuid, out human_id uuid, out verbs text[], out lease_seconds integer)
+language plpgsql stable set search_path = switchboard, pg_temp
 as $$
-    select jsonb_build_object('endpoint_id', e.id, 'slug', e.slug, 'credential_id', c.id, 'human_id', e.human_id, 'verbs', e.verbs)
-    from credentials c join endpoints e on e.id = c.endpoint_id, lateral (select switchboard.now()) n (at)
-    where c.digest = p_credential_digest and e.slug = p_slug
-      and (c.expires_at is null or c.expires_at > n.at) and is_active(e.revoked_at, e.expires_at, n.at)
-$$;
+declare
+    v_now timestamptz := switchboard.now();
+begin
+    select e.id, c.id, e.human_id, e.verbs, e.default_lease_seconds into endpoint_id, credential_id, human_id, verbs, lease_seconds
+    from credentials c join endpoints e on e.id = c.endpoint_id
+    where c.digest = p_credential_digest and e.slug = p_slug and (c.expires_at is null or c.expires_at > v_now)
+      and e.revoked_at is null and (e.expires_at is null or e.expires_at > v_now);
+end $$;
+comment on function switchboard.identify(text, bytea) is
+'Whose credential this is; NULLs when it opens nothing. p_credential_digest: SHA-256 of the credential. Reads credentials, endpoints.';
+
+create or replace function switchboard.authenticate(p_slug text, p_credential_digest bytea) returns jsonb
+language plpgsql stable security definer set search_path = switchboard, pg_temp
+as $$
+declare
+    v_who record := identify(p_slug, p_credential_digest);
+begin
+    if v_who.endpoint_id is null then
+        return null;
+    end if;
+    return jsonb_build_object('endpoint_id', v_who.endpoint_id, 'slug', p_slug, 'credential_id', v_who.credential_id,
+                              'human_id', v_who.human_id, 'verbs', v_who.verbs);
+end $$;
 comment on function switchboard.authenticate(text, bytea) is
 'Whose credential this is: endpoint_id, slug, credential_id, human_id, verbs; NULL for an unknown slug, a bad, expired or revoked credential and one of another slug alike. p_credential_digest: SHA-256 of the credential. Reads credentials, endpoints.';

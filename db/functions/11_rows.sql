@@ -23,6 +23,6 @@ begin
         p_row.attempt, p_row.max_attempts, case when p_row.state = 'failed' then p_row.due_at end,
         p_row.state = 'failed' and p_row.due_at is null, p_row.result,
         p_row.idempotency_key, p_row.trust_mode, p_row.trust_mode not in ('token', 'open'), p_row.ring_attempts, p_row.last_ringed_at,
-        p_row.event_id, p_row.created_at, p_row.updated_at, p_row.completed_at)::todo;
+        p_row.event_id, p_row.created_at, p_row.updated_at, p_row.completed_at, p_row.claims)::todo;
 end $$;
 comment on function switchboard.show(switchboard.todos, boolean) is 'A row of todos as callers see it, with its lease token only when p_token.';

@@ -44,9 +44,9 @@ create or replace function switchboard.note_assigned(p_endpoint_id uuid) returns
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 begin
-    update due_marks m set has_assigned = true where m.endpoint_id = p_endpoint_id and not m.has_assigned;
+    update endpoints e set has_assigned = true where e.id = p_endpoint_id and not e.has_assigned;
 end $$;
-comment on function switchboard.note_assigned(uuid) is 'Notes that the endpoint has assigned todos, so that claims look for them. Writes due_marks, the first time only.';
+comment on function switchboard.note_assigned(uuid) is 'Notes that the endpoint has assigned todos, so that claims look for them. Writes endpoints, the first time only.';
 
 create or replace function switchboard.with_created(p_todo switchboard.todo, p_created boolean) returns switchboard.created_todo
 language plpgsql immutable set search_path = switchboard, pg_temp

@@ -80,7 +80,7 @@ begin
     elsif p_queue is not null then
         perform check_queue(p_queue, v_endpoint.queues);
     end if;
-    return query select (show(t)).* from todos_of(v_endpoint.id, p_queue, p_state::todo_state, v_limit) t;
+    return query select s.* from todos_of(v_endpoint.id, p_queue, p_state::todo_state, v_limit) t cross join lateral show(t) s;
 end $$;
 comment on function switchboard.list_todos(text, text, text, integer) is
 'Todos of the endpoint, newest first, with p_state pending oldest first. p_queue, p_state: NULL: all; p_limit: 1..200, above is clamped, NULL: 50. Errors: invalid_argument, forbidden (queue outside the grant). Reads todos.';
@@ -144,7 +144,7 @@ begin
         return;
     end if;
     return query
-        select (show(t)).* from todos_of(v_endpoint.id, null, 'pending', 1000) t
+        select s.* from todos_of(v_endpoint.id, null, 'pending', 1000) t cross join lateral show(t) s
         where t.queue = any (v_endpoint.queues) and (p_queues is null or t.queue = any (p_queues)) and may_ring(t, v_now);
 end $$;
 comment on function switchboard.pending_doorbell_todos(text, text[]) is

@@ -28,10 +28,9 @@ returns switchboard.claim_terms
 language plpgsql stable set search_path = switchboard, pg_temp
 as $$
 declare
-    v_terms    claim_terms;
-    v_grant    record;
-    v_queue    text;
-    v_scope    record := scope_at(p_endpoint_id, p_verb);
+    v_scope record := scope_at(p_endpoint_id, p_verb);
+    v_grant record;
+    v_queue text;
 begin
     if p_owner is null or p_owner = '' or length(p_owner) > 128 then
         perform check_text('owner', p_owner, 128, true);
@@ -40,27 +39,25 @@ begin
     elsif cardinality(p_queues) > 32 then
         perform refuse_argument('queues', 'must name at most 32 queues');
     end if;
-    v_terms.at := v_scope.at;
-    select e.id, e.queues, e.revoked_at, e.expires_at, e.default_lease_seconds, m.due_from, m.has_assigned
+    select e.queues, e.revoked_at is null and (e.expires_at is null or e.expires_at > v_scope.at) as open, e.default_lease_seconds, e.due_from, e.has_assigned,
+           case when cardinality(coalesce(p_queues, e.queues)) = 1 and not e.has_assigned then (
+               select k.pending_from from queue_marks k
+               where k.endpoint_id = e.id and k.queue = (coalesce(p_queues, e.queues))[1]) end as only_from,
+           (select t.due_at from todos t where t.endpoint_id = e.id and t.due_at between e.due_from and v_scope.at
+            order by t.due_at limit 1) is not null as any_due
     into v_grant
-    from endpoints e join due_marks m on m.endpoint_id = e.id where e.id = v_scope.endpoint_id;
-    if not found then
-        return v_terms;
-    end if;
+    from endpoints e where e.id = v_scope.endpoint_id;
     if not p_queues <@ v_grant.queues then
         foreach v_queue in array p_queues loop
             perform check_queue(v_queue, v_grant.queues);
         end loop;
     end if;
-    if v_grant.revoked_at is null and (v_grant.expires_at is null or v_grant.expires_at > v_terms.at) then
-        v_terms.endpoint_id := v_grant.id;
-        v_terms.owner := p_owner;
-        v_terms.queues := coalesce(p_queues, v_grant.queues);
-        v_terms.due_from := v_grant.due_from;
-        v_terms.has_assigned := v_grant.has_assigned;
-        v_terms.lease_seconds := least(coalesce(p_lease_ttl_seconds, v_grant.default_lease_seconds, v_scope.lease_seconds), 86400);
+    if v_grant.open then
+        return (v_scope.endpoint_id, p_owner, coalesce(p_queues, v_grant.queues),
+                least(coalesce(p_lease_ttl_seconds, v_grant.default_lease_seconds, v_scope.lease_seconds), 86400),
+                v_scope.at, v_grant.due_from, v_grant.any_due, v_grant.has_assigned, case when not v_grant.any_due then v_grant.only_from end)::claim_terms;
     end if;
-    return v_terms;
+    return (null, null, null, null, v_scope.at, null, null, null, null)::claim_terms;
 end $$;
 comment on function switchboard.claim_terms(text, text, text, text[], integer) is
 'Checks the arguments of a claim against the endpoint''s grant. Lease: per call, else the endpoint''s, else the installation''s; above 86400 clamped. An endpoint out of scope or inactive gives terms without an endpoint, which claim nothing. Errors: invalid_argument, forbidden. Reads endpoints, settings.';
@@ -149,6 +146,7 @@ language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 declare
     v_head       record;
+    v_assigned   record;
     v_todo       todo;
     v_skip       text[] := '{}';
     v_from_start boolean := false;
@@ -161,10 +159,11 @@ begin
                 where t.endpoint_id = p_terms.endpoint_id and t.assignee is null and t.queue = m.queue and t.state = 'pending'
                   and t.created_at >= case when v_from_start then 'epoch' else m.pending_from end
                 order by t.assignee, t.created_at, t.id limit 1) t
-            where m.endpoint_id = p_terms.endpoint_id and m.queue = any (p_terms.queues) and m.queue <> all (v_skip)
+            where m.endpoint_id = p_terms.endpoint_id and m.queue <> all (v_skip)
+              and array_position(p_terms.queues, m.queue) > 0  -- = any () would descend the index once an element
             union all
             (select t.created_at, t.id, null from todos t
-             where t.endpoint_id = p_terms.endpoint_id and t.due_at <= p_terms.at
+             where (p_terms.any_due or v_from_start) and t.endpoint_id = p_terms.endpoint_id and t.due_at <= p_terms.at
                and t.due_at >= case when v_from_start then 'epoch' else p_terms.due_from end
                and (t.state = 'failed' or t.attempt < t.max_attempts) and t.queue = any (p_terms.queues)
                and (t.assignee is null or t.assignee = p_terms.owner) and t.id::text <> all (v_skip)
@@ -172,7 +171,10 @@ begin
         ) h
         order by h.created_at, h.id limit 1;
         if p_terms.has_assigned then
-            v_head := older_assigned(p_terms, v_skip, v_head);
+            v_assigned := older_assigned(p_terms, v_skip, v_head.created_at, v_head.id);
+            if v_assigned.id is not null then
+                v_head := v_assigned;
+            end if;
         end if;
         if v_head.id is null then
             exit when v_from_start;
@@ -198,29 +200,25 @@ end $$;
 comment on function switchboard.claim_oldest(switchboard.claim_terms) is
 'Claims the oldest claimable todo by these terms; NULL when there is none that is not locked. A head is the first of a queue''s pool, or a single todo that is due or assigned; each is tried once from the marks and once from the start, so it ends. Of what is due the 16 that have been so longest are looked at. Reads queue_marks; writes todos, todo_attempts, queue_marks.';
 
-create or replace function switchboard.older_assigned(p_terms switchboard.claim_terms, p_skip text[], p_head record) returns record
+create or replace function switchboard.older_assigned(
+    p_terms switchboard.claim_terms, p_skip text[], p_created_at timestamptz, p_id uuid, out created_at timestamptz, out id uuid, out pool text)
 language plpgsql stable set search_path = switchboard, pg_temp
 as $$
-declare
-    v_head record;
 begin
-    select t.created_at, t.id, null::text as pool into v_head
+    select a.created_at, a.id, null into created_at, id, pool
     from unnest(p_terms.queues) q cross join lateral (
         select t.created_at, t.id from todos t
         where t.endpoint_id = p_terms.endpoint_id and t.assignee = p_terms.owner and t.queue = q and t.state = 'pending'
           and t.id::text <> all (p_skip)
-        order by t.created_at, t.id limit 1) t
+        order by t.created_at, t.id limit 1) a
     where (select t.id from todos t  -- looked at once: when nothing is assigned to this owner the queues need no probes
            where t.endpoint_id = p_terms.endpoint_id and t.assignee = p_terms.owner and t.state = 'pending'
            order by t.assignee, t.queue, t.created_at, t.id limit 1) is not null
-    order by t.created_at, t.id limit 1;
-    if v_head.id is not null and (p_head.id is null or (v_head.created_at, v_head.id) < (p_head.created_at, p_head.id)) then
-        return v_head;
-    end if;
-    return p_head;
+      and (p_id is null or (a.created_at, a.id) < (p_created_at, p_id))
+    order by a.created_at, a.id limit 1;
 end $$;
-comment on function switchboard.older_assigned(switchboard.claim_terms, text[], record) is
-'The oldest todo assigned to the owner of these terms where it is older than p_head, else p_head. Reads todos.';
+comment on function switchboard.older_assigned(switchboard.claim_terms, text[], timestamptz, uuid) is
+'The oldest todo assigned to the owner of these terms, if it is older than (p_created_at, p_id); NULLs: none. pool is always NULL: a head of its own. Reads todos.';
 
 create or replace function switchboard.claim_next(
     p_endpoint_id text, p_owner text, p_queues text[] default null, p_lease_ttl_seconds integer default null)
@@ -228,8 +226,34 @@ returns setof switchboard.todo
 language plpgsql volatile security definer set search_path = switchboard, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_todo todo := claim_oldest(claim_terms(p_endpoint_id, 'claim_next', p_owner, p_queues, p_lease_ttl_seconds));
+    v_terms claim_terms := claim_terms(p_endpoint_id, 'claim_next', p_owner, p_queues, p_lease_ttl_seconds);
+    v_todo  todo;
 begin
+    -- The common case, one queue and nothing that is due or assigned, needs no comparison of heads: what
+    -- claim_oldest() would do there, in one statement. It is half of what a claim costs.
+    if v_terms.only_from is not null then
+        update todos t
+        set state = 'claimed', owner = v_terms.owner, lease_seconds = v_terms.lease_seconds,
+            lease_token = translate(encode(substring(uuid_send(gen_random_uuid()) for 9), 'base64'), '+/', '-_'),
+            due_at = v_terms.at + make_interval(secs => v_terms.lease_seconds),
+            claimed_at = v_terms.at, updated_at = v_terms.at, attempt = t.attempt + 1, claims = t.claims + 1,
+            ring_attempts = 0, last_ringed_at = null
+        where t.endpoint_id = v_terms.endpoint_id and t.id = (
+            select h.id from todos h
+            where h.endpoint_id = v_terms.endpoint_id and h.assignee is null and h.queue = v_terms.queues[1] and h.state = 'pending'
+              and h.created_at >= v_terms.only_from
+            order by h.assignee, h.created_at, h.id limit 1 for no key update skip locked)
+        returning t.id, t.endpoint_id, t.queue, t.state, t.kind, t.source, t.title, t.payload, t.assignee, t.owner, t.due_at, t.lease_token,
+            t.claimed_at, t.attempt, t.max_attempts, null::timestamptz, false, t.result, t.idempotency_key, t.trust_mode, t.trust_mode not in ('token', 'open'),
+            t.ring_attempts, t.last_ringed_at, t.event_id, t.created_at, t.updated_at, t.completed_at, t.claims
+        into v_todo;
+        if v_todo.id is not null and random() < 0.0033 then
+            perform raise_mark(v_terms.endpoint_id, v_todo.queue, v_todo.created_at);
+        end if;
+    end if;
+    if v_todo.id is null then
+        v_todo := claim_oldest(v_terms);
+    end if;
     if v_todo.id is not null then
         return next v_todo;
     end if;

@@ -50,8 +50,8 @@ returns switchboard.todo
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 declare
-    v_row todos;
-    v_id  uuid := as_uuid(p_id);
+    v_id   uuid := as_uuid(p_id);
+    v_todo todo;
 begin
     if p_owner is null or p_owner = '' or length(p_owner) > 128 then
         perform check_text('owner', p_owner, 128, true);
@@ -59,33 +59,31 @@ begin
         perform check_json('result', p_result);
     end if;
     -- done ends it; failed parks it and released returns it while attempts are left, else it is a dead letter
-    with moved as (
-        update todos t
-        set state = case when p_outcome = 'done' then 'done'::todo_state
-                         when p_outcome = 'released' and t.attempt < t.max_attempts then 'pending' else 'failed' end,
-            due_at = case when p_outcome = 'failed' and t.attempt < t.max_attempts then p_at + backoff(t.attempt) end,
-            completed_at = case when p_outcome = 'done' or t.attempt >= t.max_attempts then p_at end,
-            owner = case when p_outcome = 'released' and t.attempt < t.max_attempts then null else t.owner end,
-            result = case when p_outcome = 'released' then t.result else p_result end,
-            lease_token = null, updated_at = p_at
-        where t.endpoint_id = p_endpoint_id and t.id = v_id
-          and case t.state when 'claimed' then p_force or (t.owner = p_owner and t.lease_token = coalesce(p_lease_token, t.lease_token)) else false end
-        returning *
-    ), ended as (
-        insert into todo_attempts (endpoint_id, todo_id, seq, attempt, claimed_at, ended_at, queue, owner, outcome, state, summary)
-        select m.endpoint_id, m.id, m.claims, m.attempt, m.claimed_at, p_at, m.queue, p_owner,
-               case when p_force then 'overridden' else p_outcome end, m.state,
-               left(coalesce(p_result ->> 'summary', p_result ->> 'error', p_result #>> '{}'), 200)
-        from moved m
-    )
-    select * into v_row from moved;
-    if v_row.id is null then
+    update todos t
+    set state = case when p_outcome = 'done' then 'done'::todo_state
+                     when p_outcome = 'released' and t.attempt < t.max_attempts then 'pending' else 'failed' end,
+        due_at = case when p_outcome = 'failed' and t.attempt < t.max_attempts then p_at + backoff(t.attempt) end,
+        completed_at = case when p_outcome = 'done' or t.attempt >= t.max_attempts then p_at end,
+        owner = case when p_outcome = 'released' and t.attempt < t.max_attempts then null else t.owner end,
+        result = case when p_outcome = 'released' then t.result else p_result end,
+        lease_token = null, updated_at = p_at
+    where t.endpoint_id = p_endpoint_id and t.id = v_id
+      and case t.state when 'claimed' then p_force or (t.owner = p_owner and t.lease_token = coalesce(p_lease_token, t.lease_token)) else false end
+    returning t.id, t.endpoint_id, t.queue, t.state, t.kind, t.source, t.title, t.payload, t.assignee, t.owner,
+        null::timestamptz, null::text, t.claimed_at, t.attempt, t.max_attempts, t.due_at, t.state = 'failed' and t.due_at is null, t.result, t.idempotency_key, t.trust_mode,
+        t.trust_mode not in ('token', 'open'), t.ring_attempts, t.last_ringed_at, t.event_id, t.created_at, t.updated_at, t.completed_at, t.claims
+    into v_todo;
+    if v_todo.id is null then
         perform refuse_todo(p_endpoint_id, p_id);
     end if;
-    if v_row.state = 'pending' then
-        perform wake_queue(v_row.endpoint_id, v_row.queue, v_row.created_at);
+    insert into todo_attempts (endpoint_id, todo_id, seq, attempt, claimed_at, ended_at, queue, owner, outcome, state, summary)
+    values (p_endpoint_id, v_id, v_todo.claims, v_todo.attempt, v_todo.claimed_at, p_at, v_todo.queue, p_owner,
+            case when p_force then 'overridden' else p_outcome end, v_todo.state,
+            left(coalesce(p_result ->> 'summary', p_result ->> 'error', p_result #>> '{}'), 200));
+    if v_todo.state = 'pending' then
+        perform wake_queue(p_endpoint_id, v_todo.queue, v_todo.created_at);
     end if;
-    return show(v_row);
+    return v_todo;
 end $$;
 comment on function switchboard.finish(uuid, timestamptz, text, text, text, text, jsonb, boolean) is
 'Ends a held attempt as done, failed or released, at p_at, for a resolved endpoint; p_force: the holder p_owner is overridden, and the history says so. Writes todos, todo_attempts, queue_marks; a released todo notifies todo_ready.';
@@ -210,7 +208,7 @@ begin
         order by l.id, m.n
     ), done as (
         update todos t
-        set state = 'done', completed_at = v_now, updated_at = v_now, due_at = null, lease_token = null
+        set state = 'done', completed_at = v_now, updated_at = v_now, due_at = null, lease_token = null, result = null
         where t.endpoint_id = v_endpoint and t.id = any (array(select m.id from mine m))
         returning t.endpoint_id, t.id, t.claims, t.attempt, t.claimed_at, t.queue, t.owner
     ), ended as (

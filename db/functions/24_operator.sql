@@ -73,7 +73,7 @@ begin
     perform acting_owner(p_actor_human_id);
     perform check_state(p_state);
     return query
-        select (show(t)).* from endpoints e cross join lateral todos_of(e.id, p_queue, p_state::todo_state, v_limit, as_uuid(p_before)) t
+        select s.* from endpoints e cross join lateral todos_of(e.id, p_queue, p_state::todo_state, v_limit, as_uuid(p_before)) t cross join lateral show(t) s
         where (p_actor_human_id is null or e.human_id = p_actor_human_id) and (p_endpoint_id is null or e.id = as_uuid(p_endpoint_id))
         order by case when p_state = 'pending' then t.created_at end, case when p_state = 'pending' then t.id end, t.id desc
         limit v_limit;

@@ -112,21 +112,21 @@ begin
     end loop;
     -- what is due: the first that is left, or a minute ago when none is left before
     for v_mark in
-        select m.endpoint_id, m.due_from, least(v_now - interval '1 minute', (
-            select t.due_at from todos t where t.endpoint_id = m.endpoint_id and t.due_at is not null order by t.due_at limit 1)) as first
-        from due_marks m
+        select e.id as endpoint_id, e.due_from, least(v_now - interval '1 minute', (
+            select t.due_at from todos t where t.endpoint_id = e.id and t.due_at is not null order by t.due_at limit 1)) as first
+        from endpoints e
     loop
-        -- down at once; up in steps of five minutes, since this row is read by every claim
+        -- down at once; up in steps of five minutes, since every claim reads this row
         if v_mark.first < v_mark.due_from or v_mark.first > v_mark.due_from + interval '5 minutes' then
-            update due_marks m set due_from = v_mark.first
-            where m.endpoint_id = (select k.endpoint_id from due_marks k where k.endpoint_id = v_mark.endpoint_id for no key update skip locked);
+            update endpoints e set due_from = v_mark.first
+            where e.id = (select k.id from endpoints k where k.id = v_mark.endpoint_id for no key update skip locked);
             v_count := v_count + 1;
         end if;
     end loop;
     return v_count;
 end $$;
 comment on function switchboard.settle_marks() is
-'Sets each low-water mark back to the oldest row that is really there, which finds what surfaced below it. Returns how many moved. Reads todos; writes queue_marks, due_marks.';
+'Sets each low-water mark back to the oldest row that is really there, which finds what surfaced below it. Returns how many moved. Reads todos; writes queue_marks, endpoints.';
 
 create or replace function switchboard.fold_attempts() returns bigint
 language plpgsql volatile set search_path = switchboard, pg_temp
@@ -185,6 +185,8 @@ begin
             order by t.id limit v_limit - v_total for update skip locked
         ), gone as (
             delete from todos t using old where t.endpoint_id = old.endpoint_id and t.id = old.id returning t.id
+        ), history as (
+            delete from todo_attempts a using old where a.endpoint_id = old.endpoint_id and a.todo_id = old.id
         )
         select count(*) into v_gone from gone;
         v_total := v_total + v_gone;

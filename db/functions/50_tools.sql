@@ -1,6 +1,6 @@
 -- Tools: what an agent sees over MCP.
 --
--- tools() is the register: name, description, schemas, annotations, and flags that tell the shell what it
+-- tools() is the register (tool_register its copy, for speed): name, description, schemas, annotations, and flags that tell the shell what it
 -- has to add (a secret, a URL). Python has no code per verb: a new verb is a row here and a branch in
 -- dispatch(). call_tool() does a whole call in one round trip: authenticate, check the grant, check
 -- the arguments against the register, dispatch, and answer as a value. The dispatch runs in one
@@ -88,27 +88,33 @@ as $$
 $$;
 comment on function switchboard.granted_tool(text[], text) is 'Whether a grant of these verbs covers the tool.';
 
+create or replace function switchboard.unauthenticated() returns jsonb
+language plpgsql stable set search_path = switchboard, pg_temp
+as $$
+begin
+    return error_value('SB401', (select e.message from error_table() e where e.code = 'unauthenticated'), null);
+end $$;
+comment on function switchboard.unauthenticated() is 'The one answer to every credential that opens nothing.';
+
 create or replace function switchboard.tools_for(p_slug text, p_credential_digest bytea) returns jsonb
 language plpgsql stable security definer set search_path = switchboard, pg_temp
 as $$
 declare
-    v_who   jsonb := authenticate(p_slug, p_credential_digest);
-    v_verbs text[] := array(select jsonb_array_elements_text(v_who -> 'verbs'));
+    v_who record := identify(p_slug, p_credential_digest);
 begin
-    if v_who is null then
-        return error_value('SB401', (select e.message from error_table() e where e.code = 'unauthenticated'), null);
+    if v_who.endpoint_id is null then
+        return unauthenticated();
     end if;
     return (
         select jsonb_build_object(
             'tools', coalesce(jsonb_agg(jsonb_build_object('name', t.name, 'description', t.description, 'annotations', t.annotations)
-                                        || tool_schema(t.input, t.required, t.answer)), '[]'),
+                                        || tool_schema(t.input, t.required, t.answer) order by t.position), '[]'),
             'shell', coalesce(jsonb_object_agg(t.name, t.shell) filter (where t.shell <> '{}'), '{}'),
-            'instructions', instructions((select coalesce(e.default_lease_seconds, s.default_lease_seconds)
-                                          from endpoints e, settings s where e.id = (v_who ->> 'endpoint_id')::uuid)))
-        from tools() t where granted_tool(v_verbs, t.name));
+            'instructions', instructions(coalesce(v_who.lease_seconds, (select s.default_lease_seconds from settings s))))
+        from tool_register t where granted_tool(v_who.verbs, t.name));
 end $$;
 comment on function switchboard.tools_for(text, bytea) is
-'What tools/list and initialize answer to this credential: {tools, instructions, shell: {tool: what the shell adds}}, or {"error": …} (unauthenticated). Reads endpoints, credentials, settings.';
+'What tools/list and initialize answer to this credential: {tools, instructions, shell: {tool: what the shell adds}}, or {"error": …} (unauthenticated). Reads endpoints, credentials, settings, tool_register.';
 
 create or replace function switchboard.check_arguments(p_args jsonb, p_input jsonb, p_required text[]) returns void
 language plpgsql immutable set search_path = switchboard, pg_temp
@@ -185,12 +191,11 @@ begin
 end $$;
 comment on function switchboard.list_json(text, jsonb) is 'The answer of list_todos over MCP; truncated: true when rows were left out to keep it under 64 KiB.';
 
-create or replace function switchboard.dispatch(p_who jsonb, p_tool text, p_args jsonb, p_shell jsonb) returns jsonb
+create or replace function switchboard.dispatch(p_endpoint_id uuid, p_owner text, p_tool text, p_args jsonb, p_shell jsonb) returns jsonb
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 declare
-    v_endpoint text := p_who ->> 'endpoint_id';
-    v_owner    text := 'agent:' || (p_who ->> 'slug');
+    v_endpoint text := p_endpoint_id;
     v_id       text := p_args ->> 'id';
     v_token    text := p_args ->> 'lease_token';
     v_lease    integer := (p_args ->> 'lease_ttl_seconds')::integer;
@@ -206,16 +211,16 @@ begin
             return jsonb_build_object('todo', todo_json(v_todo, true) || jsonb_strip_nulls(jsonb_build_object('idempotency_key', v_todo.idempotency_key))
                 || case when v_todo.result is null then '{}'::jsonb else jsonb_build_object('result', v_todo.result) end);
         when 'read_event' then return read_event(v_endpoint, v_id, (p_args ->> 'offset')::integer, (p_args ->> 'limit')::integer);
-        when 'claim' then return jsonb_build_object('todo', todo_json(claim(v_endpoint, v_id, v_owner, v_lease), true));
+        when 'claim' then return jsonb_build_object('todo', todo_json(claim(v_endpoint, v_id, p_owner, v_lease), true));
         when 'claim_next' then
-            v_todo := claim_oldest(claim_terms(v_endpoint, null, v_owner,
-                case when jsonb_typeof(p_args -> 'queues') = 'array' then array(select jsonb_array_elements_text(p_args -> 'queues')) end, v_lease));
+            select * into v_todo from claim_next(v_endpoint, p_owner,
+                case when jsonb_typeof(p_args -> 'queues') = 'array' then array(select jsonb_array_elements_text(p_args -> 'queues')) end, v_lease);
             return case when v_todo.id is null then '{"empty": true, "deferred": []}'::jsonb
                         else jsonb_build_object('empty', false, 'todo', todo_json(v_todo, true)) end;
-        when 'heartbeat' then v_todo := heartbeat(v_endpoint, v_id, v_owner, v_lease, v_token);
-        when 'complete' then v_todo := complete(v_endpoint, v_id, v_owner, v_result, v_token);
-        when 'fail' then v_todo := fail(v_endpoint, v_id, v_owner, v_result, v_token);
-        when 'release' then v_todo := release(v_endpoint, v_id, v_owner, v_token);
+        when 'heartbeat' then v_todo := heartbeat(v_endpoint, v_id, p_owner, v_lease, v_token);
+        when 'complete' then v_todo := complete(v_endpoint, v_id, p_owner, v_result, v_token);
+        when 'fail' then v_todo := fail(v_endpoint, v_id, p_owner, v_result, v_token);
+        when 'release' then v_todo := release(v_endpoint, v_id, p_owner, v_token);
         when 'retry' then v_todo := retry(v_endpoint, v_id);
         when 'create_todo' then
             v_now := switchboard.now();
@@ -231,7 +236,7 @@ begin
     end case;
     return jsonb_build_object('todo', todo_json(v_todo));
 end $$;
-comment on function switchboard.dispatch(jsonb, text, jsonb, jsonb) is 'Runs one verb for the authenticated endpoint p_who; arguments are checked. A plain CASE: no stored text is ever executed.';
+comment on function switchboard.dispatch(uuid, text, text, jsonb, jsonb) is 'Runs one verb for the authenticated endpoint as p_owner; arguments are checked. A plain CASE: no stored text is ever executed.';
 
 create or replace function switchboard.call_tool(
     p_slug text, p_credential_digest bytea, p_tool text, p_args jsonb, p_shell jsonb default '{}')
@@ -239,21 +244,23 @@ returns jsonb
 language plpgsql volatile security definer set search_path = switchboard, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_who     jsonb := authenticate(p_slug, p_credential_digest);
-    v_tool    record;
+    v_who     record := identify(p_slug, p_credential_digest);
+    v_tool    tool_register;
     v_message text;
     v_detail  text;
 begin
-    if v_who is null then
-        return error_value('SB401', (select e.message from error_table() e where e.code = 'unauthenticated'), null);
+    if v_who.endpoint_id is null then
+        return unauthenticated();
     end if;
-    select * into v_tool from tools() t where t.name = p_tool;
-    if v_tool.name is null or not granted_tool(array(select jsonb_array_elements_text(v_who -> 'verbs')), p_tool) then
+    select * into v_tool from tool_register t where t.name = p_tool;
+    if v_tool.name is null or not p_tool = any (v_who.verbs) then
         return '{"error": {"code": "unknown_tool", "message": "there is no such tool: tools/list shows the ones granted here"}}';
     end if;
     begin
-        perform check_arguments(coalesce(p_args, '{}'), v_tool.input, v_tool.required);
-        return dispatch(v_who, p_tool, coalesce(p_args, '{}'), p_shell);
+        if p_args <> '{}' or v_tool.required <> '{}' then
+            perform check_arguments(coalesce(p_args, '{}'), v_tool.input, v_tool.required);
+        end if;
+        return dispatch(v_who.endpoint_id, 'agent:' || p_slug, p_tool, coalesce(p_args, '{}'), p_shell);
     exception when others then
         get stacked diagnostics v_message = message_text, v_detail = pg_exception_detail;
         return error_value(sqlstate, v_message, v_detail);
@@ -261,3 +268,8 @@ begin
 end $$;
 comment on function switchboard.call_tool(text, bytea, text, jsonb, jsonb) is
 'One MCP tool call, whole: authenticates, checks grant and arguments, runs the verb as agent:<slug>, and returns its structured result, or {"error": {code, message, …details}}; code unknown_tool for a tool that does not exist or is not granted. p_args: the arguments, p_shell: what the shell added (sealed_secret, token_digest in hex). Never raises for errors of the product.';
+
+delete from switchboard.tool_register;
+insert into switchboard.tool_register (name, description, input, required, answer, annotations, shell, position)
+select t.name, t.description, t.input, t.required, t.answer, t.annotations, t.shell, t.position
+from switchboard.tools() with ordinality t (name, description, input, required, answer, annotations, shell, position);

@@ -49,6 +49,30 @@ select ok(t.created, 'fault 23: one key of two endpoints is two todos') from swi
 select ok(bool_and(t.created) and count(distinct t.id) = 3, 'no key, no dedup') from generate_series(1, 3) n, switchboard.create_todo(test.a(), 'q', 'no key ' || n) t;
 select is((switchboard.create_todo(test.a(), 'q', 't', p_idempotency_key => k)).created, true, 'keys differ: ' || to_json(k)::text) from unnest(array['KEY', 'key ', 'kéy', E'ke\u0301y']) k;
 
+-- of an ended and a live todo with one key the live one is returned
+select test.make('done', 'a', 'q', 'twice') as ended \gset
+select test.create('a', 'q', 'twice') as live \gset
+select is((switchboard.create_todo(test.a(), 'q', 't', p_idempotency_key => 'twice')).id::text, :'live', 'a key that also ended todos have names the live one');
+select is((select id::text from switchboard.create_todos(test.a(), test.keyed('t', 'twice'))), :'live', 'in a batch, too');
+
+-- fault 20: the live row ends between the conflict and the look-up: a trigger ends it there
+create table test.ending (times int);
+create function test.end_live() returns trigger language plpgsql security definer as $$
+begin
+    update test.ending set times = times - 1 where times > 0;
+    if found then
+        update switchboard.todos set state = 'done', completed_at = switchboard.now() where idempotency_key = 'race' and completed_at is null and state = 'pending';
+    end if;
+    return null;
+end
+$$;
+create trigger end_live after insert on switchboard.todos for each statement execute function test.end_live();
+select test.create('a', 'q', 'race') as first \gset
+insert into test.ending values (1);
+create table test.raced as select t.id::text as id, t.created from switchboard.create_todo(test.a(), 'q', 't', p_idempotency_key => 'race') t;
+select ok(created and id <> :'first' and test.state(id) = 'pending' and test.state(:'first') = 'done', 'fault 20: then a new row is created') from test.raced;
+drop trigger end_live on switchboard.todos;
+
 -- fault 34: a queue name of any allowed length never makes the NOTIFY fail the create
 select test.vend('long', test.human('a'), array[rpad('q', 63, 'x')]) \g /dev/null
 select test.heard('todo_ready') \g /dev/null

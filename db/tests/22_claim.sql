@@ -85,7 +85,8 @@ select is(test.taken('w2'), :'due', 'the due one is older');
 select is(test.taken('w2'), :'fresher', 'then the pending one');
 select ok(test.stored(:'lapsed') @> '{"owner": "w2", "attempt": 2}', 'a takeover counts an attempt');
 select results_eq(format('select owner, outcome, state from switchboard.todo_history(test.a(), %L)', :'lapsed'), $$ values ('w1', 'lapsed', 'claimed') $$, 'the attempt that lapsed ends in the history');
--- of many lapsed ones the oldest is taken, however their leases end
+-- Of up to 16 that are due the oldest todo is taken, whenever its lease ended; of more, the oldest of the 16 that have been due longest
+-- (claim_head looks at no more, so that a burst of lapses does not make claims dear).
 select test.clear() \g /dev/null
 create table test.lapsing (n int, id text);
 do $$
@@ -98,8 +99,8 @@ begin
 end
 $$;
 create table test.order_taken as select k, test.taken('w' || k) as id from generate_series(1, 40) k;
-select is((select array_agg(l.n order by o.k) from test.order_taken o join test.lapsing l using (id)), (select array_agg(n) from generate_series(1, 40) n),
-    'of 40 lapsed leases the oldest todo comes first, whenever its lease ended');
+select is((select array_agg(l.n order by o.k) from test.order_taken o join test.lapsing l using (id) where o.k > 24), (select array_agg(l.n order by l.n) from test.order_taken o join test.lapsing l using (id) where o.k > 24), 'the last 16 lapsed ones: oldest todo first, whenever its lease ended');
+select is((select count(distinct id) from test.order_taken), 40::bigint, 'and before those every one once');
 
 -- assignment
 select test.clear() \g /dev/null
@@ -164,6 +165,18 @@ set enable_hashjoin = on; set enable_mergejoin = on; set enable_nestloop = off;
 select is((select count(*) from switchboard.claim_batch(test.a(), 'w', 7)), 7::bigint, 'fault 4: a batch of 7 without nested loops');
 select is((select count(*) from switchboard.todos where state = 'claimed'), 8::bigint, 'fault 4: exactly seven more');
 reset enable_nestloop;
+
+-- fault 6: a claim that is cancelled leaves nothing claimed
+select test.clear() \g /dev/null
+select switchboard.create_todos(test.a(), (select jsonb_agg('{"queue": "q", "title": "t"}'::jsonb) from generate_series(1, 5000))) \g /dev/null
+select test.connect('hasty') \g /dev/null
+create table test.hasty as select n, test.dblink_exec('hasty', 'set statement_timeout = ' || n), test.dblink_exec('hasty', format('do $b$ begin perform switchboard.claim_batch(%L, ''hasty'', 200); end $b$', test.a()), false) as status
+    from unnest('{1,2,3,4,6,8,12,16,24,32,48,64,96,128,10000}'::int[]) n;
+select is((select count(*) from switchboard.todos where state = 'claimed'), (select 200 * count(*) from test.hasty where status = 'DO'), 'fault 6: what a statement_timeout cuts off has claimed nothing');
+select ok(bool_or(status = 'DO') and bool_or(status = 'ERROR'), 'fault 6: (some were cut off, some were not)') from test.hasty;
+
+-- fault 3, deferred queues before ready ones: needs admission policies, which are not here yet; the cost of many queues is in plans.sql.
+-- fault 14, a slot released twice: there are no slots to count, a claimed row is the lease; the count of claimed rows is read, not kept.
 
 -- attempts end
 select test.clear() \g /dev/null

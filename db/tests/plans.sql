@@ -82,7 +82,7 @@ select test.within(name, l, 'fault 61: claim_next with 50,000 assigned to others
 select test.within(name, l, 'fault 61: claim_next of their assignee') from (values ('ann, 5 queues', 80), ('ann, 20 queues', 200)) v(name, l);
 
 -- fault 64: owner transitions go by the primary key, when the statistics say that nothing is claimed
-truncate switchboard.todos cascade;
+truncate switchboard.todos, switchboard.todo_attempts cascade;
 select test.bulk('done', 10000, 20, p_age => '1 d') \g /dev/null
 vacuum analyze switchboard.todos;
 select test.bulk('claimed', 20000, 20) \g /dev/null
@@ -104,7 +104,7 @@ select cmp_ok(test.scans('todos_pkey') - :keys, '>=', 15 * 7::bigint, 'fault 64:
 select is((select count(*) from switchboard.todo_attempts), 15 * 6::bigint, 'fault 64: (and each of them did its work)');
 
 -- reading: lists of the few among the many
-truncate switchboard.todos cascade;
+truncate switchboard.todos, switchboard.todo_attempts cascade;
 select test.bulk('done', 60000, 20, p_age => '1 d'), test.bulk('failed', 3, 1) \g /dev/null
 vacuum analyze switchboard.todos;
 truncate test.held;

@@ -42,16 +42,16 @@ create function test.human(p_name text) returns uuid language sql stable as $$ s
 -- No todo left: the endpoints as they were vended.
 create function test.clear() returns void language plpgsql as $$
 begin
-    truncate switchboard.todos cascade;
+    truncate switchboard.todos, switchboard.todo_attempts cascade;
     update switchboard.queue_marks set pending_from = 'epoch';
-    update switchboard.due_marks set due_from = 'epoch';
+    update switchboard.endpoints set due_from = 'epoch';
 end
 $$;
 
 -- The empty database again, for isolation specs: theirs share one.
 create function test.tear_down() returns void language plpgsql as $$
 begin
-    truncate switchboard.humans, test.endpoints cascade;
+    truncate switchboard.humans, test.endpoints, switchboard.todo_attempts cascade;
     update switchboard.sweeps set last_run_at = 'epoch';
 end
 $$;

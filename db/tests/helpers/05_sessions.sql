@@ -3,7 +3,7 @@
 create extension dblink schema test;
 
 create function test.connect(p_session text, p_login text default session_user) returns text language sql as $$
-    select test.dblink_connect(p_session, format('host=%s port=%s dbname=%I user=%I',
+    select test.dblink_connect(p_session, format('host=%s port=%s dbname=%I user=%I options=''-c lock_timeout=20s''',
         btrim(split_part(current_setting('unix_socket_directories'), ',', 1), '"'), current_setting('port'), current_database(), p_login))
 $$;
 

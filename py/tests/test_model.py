@@ -1,0 +1,75 @@
+"""The whole queue against a plain-Python model (chaos_model.py), step by step, by hypothesis.
+
+SWITCHBOARD_MODEL_SECONDS says how long it tries (60); SWITCHBOARD_MODEL_SEED repeats a run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sys
+import time
+from collections import Counter
+
+import psycopg
+import pytest
+from chaos_machine import Queue, TimeIsOver
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+from psycopg.rows import dict_row
+
+SECONDS = float(os.environ.get("SWITCHBOARD_MODEL_SECONDS", "60"))
+HYPOTHESIS = settings(
+    max_examples=10**6,  # the time ends it
+    stateful_step_count=60,
+    deadline=None,
+    database=None,
+    report_multiple_bugs=False,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=list(HealthCheck),
+)
+# What every run of some length must have come by, or the machine tests less than it says.
+WANTED = (
+    "deduplicated",
+    "claimed pending",
+    "claimed claimed",
+    "claimed failed",
+    "more due than are looked at",
+    "complete to done",
+    "fail to failed parked",
+    "fail to failed",
+    "release to pending",
+    "release to failed",
+    "retried",
+    "reaped to pending",
+    "reaped to dead letter",
+    "pruned",
+)
+ENOUGH_STEPS = 8_000
+
+
+@pytest.mark.timeout(SECONDS + 400)  # shrinking a failure takes up to five minutes
+def test_the_database_does_what_the_model_says(database: str) -> None:
+    number = int(os.environ.get("SWITCHBOARD_MODEL_SEED", random.randrange(10**6)))
+    sys.stdout.write(f"to repeat: SWITCHBOARD_MODEL_SEED={number}\n")
+    with psycopg.connect(database, autocommit=True, row_factory=dict_row) as connection:
+        raise_marks_often(connection)
+        parts = {"connection": connection, "until": time.monotonic() + SECONDS, "seen": Counter()}
+        machine = type("Machine", (Queue,), parts)
+        with pytest.raises(TimeIsOver):
+            run_state_machine_as_test(seed(number)(machine), settings=HYPOTHESIS)
+    seen = machine.seen
+    sys.stdout.write(f"{dict(sorted(seen.items()))}\n")
+    if seen["done"] > ENOUGH_STEPS:
+        assert [name for name in WANTED if not seen[name]] == []
+
+
+def raise_marks_often(connection: psycopg.Connection[dict[str, object]]) -> None:
+    """A claim in 300 moves the low-water mark; here it is one in three."""
+    query = "select pg_get_functiondef('switchboard.claim_oldest'::regproc) as text"
+    row = connection.execute(query).fetchone()
+    assert row
+    often, changes = re.subn(r"random\(\) < [0-9.]+", "random() < 0.3", str(row["text"]))
+    assert changes, "claim_oldest raises the mark in another way: teach raise_marks_often"
+    connection.execute(often.encode())
