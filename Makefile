@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 PYTHON ?=
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
 
-.PHONY: help up demo serve migrate test bench chaos lint install clean
+.PHONY: help up demo serve migrate test bench chaos lint docs install clean
 
 help: ## show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z][a-z-]*:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,9 @@ lint: $(READY) ## style and types
 	@$(PY) -m ruff format --check py
 	@$(PY) -m mypy
 	@echo "lint: clean"
+
+docs: $(READY) ## write what is generated in the documentation, and the output of its psql sessions
+	@exec scripts/with-server embedded $(PY) scripts/docs
 
 install: $(READY) ## only make .venv
 

@@ -13,7 +13,9 @@ from bench.cluster import BenchError
 from bench.options import Options
 from bench.report import RESULTS, progress
 
-BENCHMARKS = ("cycle", "backlog", "snapshot", "exactly-once", "buffers", "scaling", "hidden")
+BENCHMARKS = (
+    "cycle", "backlog", "snapshot", "exactly-once", "buffers", "scaling", "hidden", "http-overhead",
+)  # fmt: skip
 
 
 def main() -> int:

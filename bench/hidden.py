@@ -52,7 +52,7 @@ def measure(options: Options) -> bool:
             product.settle()
             for name, endpoint in endpoints.items():
                 queues = QUEUES if name == PAUSED else ["ready"]
-                load = product.cycle("hidden", endpoint, queues)
+                load = product.cycle(name, endpoint, queues)
                 rates[name].append(run(server, load, CLIENTS, seconds=seconds).rate)
             shown = ", ".join(f"{name}: {series[-1]:.0f}" for name, series in rates.items())
             progress(f"round {turn} of {rounds}: cycles/s {shown}")

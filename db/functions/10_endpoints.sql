@@ -22,7 +22,7 @@ begin
     if p_name ~ '[[:cntrl:]]' then
         perform refuse_argument('name', 'must be one line');
     end if;
-    return query insert into humans as h (name, created_at) values (p_name, switchboard.now())
+    return query insert into humans as h (name, created_at) values (p_name, clock())
         on conflict on constraint humans_name_key do nothing returning h.id, h.name;
     if not found then
         perform refuse('conflict', 'there is a human of that name: choose another name');
@@ -47,7 +47,7 @@ declare
     v_secret text := 'sbk_' || rtrim(translate(encode(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()), 'base64'), '+/', '-_'), '=');
 begin
     insert into credentials (endpoint_id, digest, created_at)
-    values (p_endpoint_id, sha256(convert_to(v_secret, 'UTF8')), switchboard.now());
+    values (p_endpoint_id, sha256(convert_to(v_secret, 'UTF8')), clock());
     return v_secret;
 end $$;
 comment on function switchboard.mint_credential(uuid) is 'Makes a credential for the endpoint, stores its SHA-256 and returns it: the only time it is seen. Writes credentials.';
@@ -83,7 +83,7 @@ language plpgsql volatile security definer set search_path = switchboard, pg_tem
 as $$
 declare
     v_id    uuid;
-    v_now   timestamptz := switchboard.now();
+    v_now   timestamptz := clock();
     v_types text[] := coalesce(p_webhook_source_types, array(select t.source_type from source_types() t where t.source_type <> 'open'));
     v_verbs text[] := coalesce(p_verbs, default_verbs());
 begin
@@ -125,7 +125,7 @@ returns table (endpoint_id uuid, slug text, human text, queues text[], verbs tex
 language sql stable security definer set search_path = switchboard, pg_temp
 as $$
     select e.id, e.slug, h.name, e.queues, e.verbs, e.webhook_max, e.webhook_source_types, e.default_lease_seconds,
-           is_active(e.revoked_at, e.expires_at, switchboard.now()), e.expires_at, e.revoked_at, e.created_at
+           is_active(e.revoked_at, e.expires_at, clock()), e.expires_at, e.revoked_at, e.created_at
     from endpoints e join humans h on h.id = e.human_id
     where p_human_id is null or e.human_id = p_human_id
     order by e.slug
@@ -153,7 +153,7 @@ language plpgsql volatile security definer set search_path = switchboard, pg_tem
 as $$
 declare
     v_endpoint endpoints := own_endpoint(p_endpoint_id);
-    v_now      timestamptz := switchboard.now();
+    v_now      timestamptz := clock();
 begin
     if coalesce(p_grace_seconds, 0) not between 0 and 604800 then
         perform refuse_argument('grace_seconds', 'must be 0 to 604800');
@@ -175,7 +175,7 @@ begin
     if p_lease_ttl_seconds not between 60 and 86400 then
         perform refuse_argument('lease_ttl_seconds', 'must be 60 to 86400, or NULL for the default of the installation');
     end if;
-    update endpoints e set default_lease_seconds = p_lease_ttl_seconds, updated_at = switchboard.now() where e.id = v_endpoint.id;
+    update endpoints e set default_lease_seconds = p_lease_ttl_seconds, updated_at = clock() where e.id = v_endpoint.id;
     perform pg_notify('switchboard_control', v_endpoint.id::text);
 end $$;
 comment on function switchboard.set_default_lease(text, integer) is
@@ -192,7 +192,7 @@ begin
     elsif p_rows < 0 then
         perform refuse_argument('rows', 'must be at least 0, or NULL for the default of the installation');
     end if;
-    update endpoints e set retention_days = p_days, retention_rows = p_rows, updated_at = switchboard.now() where e.id = v_endpoint.id;
+    update endpoints e set retention_days = p_days, retention_rows = p_rows, updated_at = clock() where e.id = v_endpoint.id;
 end $$;
 comment on function switchboard.set_retention(text, integer, bigint) is
 'How long terminal todos of the endpoint are kept: p_days and p_rows, the narrower wins; NULL: the default of the installation. Errors: not_found, conflict, invalid_argument. Writes endpoints.';
@@ -203,25 +203,27 @@ language plpgsql stable set search_path = switchboard, pg_temp
 as $$
 begin
     return query
-        (select t.id from todos t where t.endpoint_id = p_endpoint_id and t.state = 'pending' limit p_limit)
+        (select t.id from todos t where t.endpoint_id = p_endpoint_id and t.state = 'pending' and t.assignee is null limit p_limit)
+        union all
+        (select t.id from todos t where t.endpoint_id = p_endpoint_id and t.state = 'pending' and t.assignee is not null limit p_limit)
         union all
         (select t.id from todos t where t.endpoint_id = p_endpoint_id and t.due_at is not null limit p_limit);
 end $$;
 comment on function switchboard.live_todos(uuid, integer) is
-'The todos of an endpoint that are neither done nor dead letters, up to twice p_limit (NULL: all). Reads todos.';
+'The todos of an endpoint that are neither done nor dead letters, up to three times p_limit (NULL: all). Reads todos.';
 
 create or replace function switchboard.retire_todos(p_endpoint_id uuid, p_limit integer default null) returns bigint
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 declare
-    v_now   timestamptz := switchboard.now();
+    v_now   timestamptz := clock();
     v_count bigint;
 begin
     with live as materialized (
         select t.endpoint_id, t.id, t.state = 'claimed' as held, t.owner, t.claimed_at from todos t
         where t.endpoint_id = p_endpoint_id and t.completed_at is null
           and t.id in (select l.id from live_todos(p_endpoint_id, p_limit) l)
-        order by t.id limit p_limit for no key update
+        order by t.id limit p_limit for no key update skip locked  -- whoever holds one cannot veto a revocation: the sweep takes it
     ), retired as (
         update todos t
         set state = 'failed', due_at = null, lease_token = null, completed_at = v_now, updated_at = v_now
@@ -235,7 +237,7 @@ begin
     return v_count;
 end $$;
 comment on function switchboard.retire_todos(uuid, integer) is
-'Dead-letters up to p_limit (NULL: all) live todos of an endpoint that is no longer active, ending held attempts as revoked. Returns how many. Writes todos, todo_attempts.';
+'Dead-letters up to p_limit (NULL: all) live todos of an endpoint that is no longer active, ending held attempts as revoked; what an open transaction has locked is left for the sweep. Returns how many. Writes todos, todo_attempts.';
 
 create or replace function switchboard.revoke_endpoint(p_endpoint_id text) returns bigint
 language plpgsql volatile security definer set search_path = switchboard, pg_temp
@@ -243,7 +245,7 @@ as $$
 declare
     v_endpoint endpoints := own_endpoint(p_endpoint_id);
 begin
-    update endpoints e set revoked_at = switchboard.now(), updated_at = switchboard.now() where e.id = v_endpoint.id;
+    update endpoints e set revoked_at = clock(), updated_at = clock() where e.id = v_endpoint.id;
     delete from credentials c where c.endpoint_id = v_endpoint.id;
     perform pg_notify('switchboard_control', v_endpoint.id::text);
     return retire_todos(v_endpoint.id);
@@ -261,7 +263,7 @@ begin
                    and pg_has_role(r.oid, 'switchboard_worker', 'member')) then
         perform refuse_argument('login', 'must be a database login, not a superuser, that is a member of switchboard_worker: grant it first');
     end if;
-    insert into endpoint_logins (endpoint_id, login, created_at) values (v_endpoint.id, p_login, switchboard.now())
+    insert into endpoint_logins (endpoint_id, login, created_at) values (v_endpoint.id, p_login, clock())
     on conflict (login) do nothing;
     if not found then
         perform refuse('conflict', 'that login is bound already: unbind_login first');
@@ -287,7 +289,7 @@ create or replace function switchboard.identify(
 language plpgsql stable set search_path = switchboard, pg_temp
 as $$
 declare
-    v_now timestamptz := switchboard.now();
+    v_now timestamptz := clock();
 begin
     select e.id, c.id, e.human_id, e.verbs, e.default_lease_seconds into endpoint_id, credential_id, human_id, verbs, lease_seconds
     from credentials c join endpoints e on e.id = c.endpoint_id

@@ -21,9 +21,6 @@ begin
             do nothing
         returning * into v_row;
         if found then
-            if v_row.assignee is not null then
-                perform note_assigned(v_row.endpoint_id);
-            end if;
             perform pg_notify('todo_ready', v_row.endpoint_id || ':' || v_row.queue);
             return with_created(show(v_row), true);
         end if;
@@ -39,14 +36,6 @@ begin
 end $$;
 comment on function switchboard.enqueue(switchboard.todos) is
 'Inserts p_new unless a live todo has its key, and returns the one or the other. Notifies todo_ready. Writes todos.';
-
-create or replace function switchboard.note_assigned(p_endpoint_id uuid) returns void
-language plpgsql volatile set search_path = switchboard, pg_temp
-as $$
-begin
-    update endpoints e set has_assigned = true where e.id = p_endpoint_id and not e.has_assigned;
-end $$;
-comment on function switchboard.note_assigned(uuid) is 'Notes that the endpoint has assigned todos, so that claims look for them. Writes endpoints, the first time only.';
 
 create or replace function switchboard.with_created(p_todo switchboard.todo, p_created boolean) returns switchboard.created_todo
 language plpgsql immutable set search_path = switchboard, pg_temp
@@ -119,7 +108,7 @@ returns switchboard.created_todo
 language plpgsql volatile security definer set search_path = switchboard, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_now timestamptz := switchboard.now();
+    v_now timestamptz := clock();
 begin
     return enqueue(new_todo(creating_endpoint(p_endpoint_id, v_now), v_now, 'sql', p_queue, p_title, p_payload, p_idempotency_key,
                             p_kind, p_source, p_assignee, p_max_attempts));
@@ -159,7 +148,7 @@ returns table (id uuid, created boolean)
 language plpgsql volatile security definer set search_path = switchboard, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_now      timestamptz := switchboard.now();
+    v_now      timestamptz := clock();
     v_endpoint endpoints   := creating_endpoint(p_endpoint_id, v_now);
     v_rows     todos[];
     v_made     uuid[];
@@ -182,9 +171,6 @@ begin
         select pg_notify('todo_ready', v_endpoint.id || ':' || q.queue) from (select distinct made.queue from made) q
     )
     select coalesce(array_agg(made.id), '{}') into v_made from made where (select count(*) from rung) >= 0;
-    if exists (select from unnest(v_rows) r where r.assignee is not null) then
-        perform note_assigned(v_endpoint.id);
-    end if;
     v_ids := array(select r.id from unnest(v_rows) r order by r.id);
     for v_i in  -- the ones whose key was taken, again in order of key
         select array_position(v_ids, r.id) from unnest(v_rows) r where not r.id = any (v_made) order by r.idempotency_key, r.id
@@ -212,7 +198,7 @@ returns switchboard.created_todo
 language plpgsql volatile security definer set search_path = switchboard, pg_temp
 as $$
 declare
-    v_now      timestamptz := switchboard.now();
+    v_now      timestamptz := clock();
     v_endpoint endpoints;
 begin
     perform acting_owner(p_actor_human_id);

@@ -47,13 +47,13 @@ as $$
          select * from todos t
          where t.endpoint_id = m.endpoint_id and t.assignee is null and t.queue = m.queue and t.state = 'pending'
            and (p_before is null or t.id < p_before)
-         order by t.assignee desc, t.created_at desc, t.id desc limit p_limit) t
+         order by t.created_at desc, t.id desc limit p_limit) t
      where m.endpoint_id = p_endpoint_id and (p_queue is null or m.queue = p_queue) and p_state is null
      union all
      select t.* from queue_marks m cross join lateral (
          select * from todos t
          where t.endpoint_id = m.endpoint_id and t.assignee is null and t.queue = m.queue and t.state = 'pending'
-         order by t.assignee, t.created_at, t.id limit p_limit) t
+         order by t.created_at, t.id limit p_limit) t
      where m.endpoint_id = p_endpoint_id and (p_queue is null or m.queue = p_queue) and p_state = 'pending'
      union all
      select t.* from todos t
@@ -91,15 +91,17 @@ language plpgsql stable security definer set search_path = switchboard, pg_temp
 as $$
 declare
     v_endpoint uuid := scope(p_endpoint_id, 'list_todos');
-    v_now      timestamptz := switchboard.now();
+    v_now      timestamptz := clock();
 begin
     return query
-    select m.queue, coalesce(p.waiting, 0), coalesce(c.held, 0), coalesce(c.parked, 0),
+    select m.queue, p.waiting + coalesce(a.waiting, 0), coalesce(c.held, 0), coalesce(c.parked, 0),
            (select count(*) from todos t where t.endpoint_id = m.endpoint_id and t.queue = m.queue and t.state = 'failed' and t.completed_at is not null),
-           coalesce(d.done, 0)::bigint, extract(epoch from v_now - p.oldest)::double precision
+           coalesce(d.done, 0)::bigint, extract(epoch from v_now - least(p.oldest, a.oldest))::double precision
     from queue_marks m
+    cross join lateral (select count(*) as waiting, min(t.created_at) as oldest from todos t
+               where t.endpoint_id = m.endpoint_id and t.queue = m.queue and t.state = 'pending' and t.assignee is null) p
     left join (select t.queue, count(*) as waiting, min(t.created_at) as oldest from todos t
-               where t.endpoint_id = v_endpoint and t.state = 'pending' group by t.queue) p on p.queue = m.queue
+               where t.endpoint_id = v_endpoint and t.state = 'pending' and t.assignee is not null group by t.queue) a on a.queue = m.queue
     left join (select t.queue, count(*) filter (where t.state = 'claimed') as held, count(*) filter (where t.state = 'failed') as parked from todos t
                where t.endpoint_id = v_endpoint and t.due_at is not null group by t.queue) c on c.queue = m.queue
     left join (select n.queue, sum(n.total) as done from attempt_totals n
@@ -136,7 +138,7 @@ returns setof switchboard.todo
 language plpgsql stable security definer set search_path = switchboard, pg_temp
 as $$
 declare
-    v_now      timestamptz := switchboard.now();
+    v_now      timestamptz := clock();
     v_endpoint endpoints;
 begin
     select * into v_endpoint from endpoints e where e.id = scope(p_endpoint_id, 'list_todos');

@@ -14,7 +14,7 @@
 --
 -- Marks. An old snapshot held open by anyone keeps dead index entries at the heads, and every scan
 -- walks them. So each queue has a low-water mark from which claims look: about one claim in 300 moves
--- it up to what it took; whatever puts an older todo back to pending lowers it; a claim that finds
+-- it up to the oldest that is left; whatever puts an older todo back to pending lowers it; a claim that finds
 -- nothing looks once more from the very start; and each sweep sets it back to the oldest pending
 -- (settle_marks in functions/sweeps), which finds what surfaced below it: the create of a
 -- long transaction, a claim rolled back, a lowering skipped because the mark was locked. Marks are
@@ -25,42 +25,50 @@
 create or replace function switchboard.claim_terms(
     p_endpoint_id text, p_verb text, p_owner text, p_queues text[], p_lease_ttl_seconds integer)
 returns switchboard.claim_terms
-language plpgsql stable set search_path = switchboard, pg_temp
+language plpgsql stable
 as $$
 declare
-    v_scope record := scope_at(p_endpoint_id, p_verb);
-    v_grant record;
-    v_queue text;
+    v_endpoint uuid := switchboard.scope(p_endpoint_id, p_verb);
+    v_at       timestamptz := switchboard.clock();
+    v_grant    record;
+    v_queue    text;
 begin
     if p_owner is null or p_owner = '' or length(p_owner) > 128 then
-        perform check_text('owner', p_owner, 128, true);
+        perform switchboard.check_text('owner', p_owner, 128, true);
     elsif p_lease_ttl_seconds < 1 then
-        perform refuse_argument('lease_ttl_seconds', 'must be at least 1');
+        perform switchboard.refuse_argument('lease_ttl_seconds', 'must be at least 1');
     elsif cardinality(p_queues) > 32 then
-        perform refuse_argument('queues', 'must name at most 32 queues');
+        perform switchboard.refuse_argument('queues', 'must name at most 32 queues');
     end if;
-    select e.queues, e.revoked_at is null and (e.expires_at is null or e.expires_at > v_scope.at) as open, e.default_lease_seconds, e.due_from, e.has_assigned,
-           case when cardinality(coalesce(p_queues, e.queues)) = 1 and not e.has_assigned then (
-               select k.pending_from from queue_marks k
+    if array_ndims(p_queues) > 1 or array_lower(p_queues, 1) <> 1 then
+        p_queues := array(select unnest(p_queues));
+    end if;
+    select e.queues, e.revoked_at is null and (e.expires_at is null or e.expires_at > v_at) as open, coalesce(p_lease_ttl_seconds, e.default_lease_seconds, (select i.default_lease_seconds from switchboard.settings i)) as lease_seconds,
+           e.due_from,
+           case when cardinality(coalesce(p_queues, e.queues)) = 1 then (
+               select k.pending_from from switchboard.queue_marks k
                where k.endpoint_id = e.id and k.queue = (coalesce(p_queues, e.queues))[1]) end as only_from,
-           (select t.due_at from todos t where t.endpoint_id = e.id and t.due_at between e.due_from and v_scope.at
-            order by t.due_at limit 1) is not null as any_due
+           (select t.due_at from switchboard.todos t where t.endpoint_id = e.id and t.due_at between e.due_from and v_at
+            order by t.due_at limit 1) is not null as any_due,
+           (select t.id from switchboard.todos t where t.endpoint_id = e.id and t.assignee = p_owner and t.state = 'pending'
+            order by t.queue, t.created_at, t.id limit 1) is not null as any_assigned
     into v_grant
-    from endpoints e where e.id = v_scope.endpoint_id;
+    from switchboard.endpoints e where e.id = v_endpoint;
     if not p_queues <@ v_grant.queues then
         foreach v_queue in array p_queues loop
-            perform check_queue(v_queue, v_grant.queues);
+            perform switchboard.check_queue(v_queue, v_grant.queues);
         end loop;
     end if;
     if v_grant.open then
-        return (v_scope.endpoint_id, p_owner, coalesce(p_queues, v_grant.queues),
-                least(coalesce(p_lease_ttl_seconds, v_grant.default_lease_seconds, v_scope.lease_seconds), 86400),
-                v_scope.at, v_grant.due_from, v_grant.any_due, v_grant.has_assigned, case when not v_grant.any_due then v_grant.only_from end)::claim_terms;
+        return (v_endpoint, p_owner, coalesce(p_queues, v_grant.queues),
+                least(v_grant.lease_seconds, 86400),
+                v_at, v_grant.due_from, v_grant.any_due, v_grant.any_assigned,
+                case when not v_grant.any_due and not v_grant.any_assigned then v_grant.only_from end)::switchboard.claim_terms;
     end if;
-    return (null, null, null, null, v_scope.at, null, null, null, null)::claim_terms;
+    return (null, null, null, null, v_at, null, null, null, null)::switchboard.claim_terms;
 end $$;
 comment on function switchboard.claim_terms(text, text, text, text[], integer) is
-'Checks the arguments of a claim against the endpoint''s grant. Lease: per call, else the endpoint''s, else the installation''s; above 86400 clamped. An endpoint out of scope or inactive gives terms without an endpoint, which claim nothing. Errors: invalid_argument, forbidden. Reads endpoints, settings.';
+'Checks the arguments of a claim against the endpoint''s grant. Lease: per call, else the endpoint''s, else the installation''s; above 86400 clamped. An endpoint out of scope or inactive gives terms without an endpoint, which claim nothing. On the path of every claim, so it qualifies names instead of pinning search_path. Errors: invalid_argument, forbidden. Reads endpoints, settings.';
 
 create or replace function switchboard.end_attempt(p_held switchboard.todos, p_at timestamptz, p_outcome text, p_state text) returns void
 language plpgsql volatile set search_path = switchboard, pg_temp
@@ -91,6 +99,27 @@ end $$;
 comment on function switchboard.lock_claimable(uuid, uuid, timestamptz) is
 'Locks and returns one todo if it is claimable and nobody else has it locked, else NULLs; never waits. The lapsed attempt of its last holder ends in the history. Writes todo_attempts.';
 
+create or replace function switchboard.lock_other(p_terms switchboard.claim_terms, p_kind text, p_queue text) returns uuid
+language plpgsql volatile set search_path = switchboard, pg_temp
+as $$
+declare
+    v_id uuid;
+begin
+    if p_kind = 'assigned' then
+        select t.id into v_id from todos t
+        where t.endpoint_id = p_terms.endpoint_id and t.assignee = p_terms.owner and t.queue = p_queue and t.state = 'pending'
+        order by t.created_at, t.id limit 1 for no key update skip locked;
+    else
+        select t.id into v_id from todos t
+        where t.endpoint_id = p_terms.endpoint_id and t.due_at <= p_terms.at and (t.state = 'failed' or t.attempt < t.max_attempts)
+          and t.queue = any (p_terms.queues) and (t.assignee is null or t.assignee = p_terms.owner)
+        order by t.due_at limit 1 for no key update skip locked;
+    end if;
+    return v_id;
+end $$;
+comment on function switchboard.lock_other(switchboard.claim_terms, text, text) is
+'When the oldest that is due, or assigned in p_queue, is locked by somebody: locks and returns the first that is not; NULL: all are. Never waits. Reads todos.';
+
 create or replace function switchboard.take(p_terms switchboard.claim_terms, p_id uuid, p_queue text default null, p_from timestamptz default null)
 returns switchboard.todo
 language plpgsql volatile set search_path = switchboard, pg_temp
@@ -106,26 +135,30 @@ begin
     where t.endpoint_id = p_terms.endpoint_id and t.id = coalesce(p_id, (
         select h.id from todos h
         where h.endpoint_id = p_terms.endpoint_id and h.assignee is null and h.queue = p_queue and h.state = 'pending' and h.created_at >= p_from
-        order by h.assignee, h.created_at, h.id limit 1 for no key update skip locked))
+        order by h.created_at, h.id limit 1 for no key update skip locked))
     returning * into v_row;
     return show(v_row, true);
 end $$;
 comment on function switchboard.take(switchboard.claim_terms, uuid, text, timestamptz) is
 'Makes a todo the owner''s under a new lease with a new token and returns it as the claimer sees it: the one p_id, which is locked and claimable; with p_id NULL the first of the pool of p_queue from p_from on that nobody has locked (NULLs: none). Writes todos.';
 
-create or replace function switchboard.raise_mark(p_endpoint_id uuid, p_queue text, p_to timestamptz) returns void
+create or replace function switchboard.raise_mark(p_endpoint_id uuid, p_queue text) returns void
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 begin
     if current_setting('transaction_isolation') = 'read committed' then  -- above it, a hint is not worth a 40001
-        update queue_marks m set pending_from = p_to
+        update queue_marks m set pending_from = t.created_at
+        from (select t.created_at from todos t
+              where t.endpoint_id = p_endpoint_id and t.queue = p_queue and t.state = 'pending' and t.assignee is null
+                and t.created_at >= (select k.pending_from from queue_marks k where k.endpoint_id = p_endpoint_id and k.queue = p_queue)
+              order by t.created_at, t.id limit 1) t
         where (m.endpoint_id, m.queue) = (
             select k.endpoint_id, k.queue from queue_marks k
-            where k.endpoint_id = p_endpoint_id and k.queue = p_queue and k.pending_from < p_to for no key update skip locked);
+            where k.endpoint_id = p_endpoint_id and k.queue = p_queue and k.pending_from < t.created_at for no key update skip locked);
     end if;
 end $$;
-comment on function switchboard.raise_mark(uuid, text, timestamptz) is
-'Moves the low-water mark of a queue up to p_to, unless somebody has it locked. Writes queue_marks.';
+comment on function switchboard.raise_mark(uuid, text) is
+'Moves the low-water mark of a queue up to the oldest of its pool that is still pending, unless somebody has the mark locked. Reads todos; writes queue_marks.';
 
 create or replace function switchboard.lower_mark(p_endpoint_id uuid, p_queue text, p_to timestamptz) returns void
 language plpgsql volatile set search_path = switchboard, pg_temp
@@ -147,30 +180,31 @@ as $$
 declare
     v_head       record;
     v_assigned   record;
+    v_id         uuid;
     v_todo       todo;
     v_skip       text[] := '{}';
     v_from_start boolean := false;
 begin
     while p_terms.endpoint_id is not null loop
         select h.* into v_head from (
-            select t.created_at, t.id, m.queue as pool
+            select t.created_at, t.id, 'pool' as kind, m.queue
             from queue_marks m cross join lateral (
                 select t.created_at, t.id from todos t
                 where t.endpoint_id = p_terms.endpoint_id and t.assignee is null and t.queue = m.queue and t.state = 'pending'
                   and t.created_at >= case when v_from_start then 'epoch' else m.pending_from end
-                order by t.assignee, t.created_at, t.id limit 1) t
-            where m.endpoint_id = p_terms.endpoint_id and m.queue <> all (v_skip)
+                order by t.created_at, t.id limit 1) t
+            where m.endpoint_id = p_terms.endpoint_id and 'pool ' || m.queue <> all (v_skip)
               and array_position(p_terms.queues, m.queue) > 0  -- = any () would descend the index once an element
             union all
-            (select t.created_at, t.id, null from todos t
-             where (p_terms.any_due or v_from_start) and t.endpoint_id = p_terms.endpoint_id and t.due_at <= p_terms.at
+            (select t.created_at, t.id, 'due', '' from todos t
+             where (p_terms.any_due or v_from_start) and 'due ' <> all (v_skip) and t.endpoint_id = p_terms.endpoint_id and t.due_at <= p_terms.at
                and t.due_at >= case when v_from_start then 'epoch' else p_terms.due_from end
                and (t.state = 'failed' or t.attempt < t.max_attempts) and t.queue = any (p_terms.queues)
-               and (t.assignee is null or t.assignee = p_terms.owner) and t.id::text <> all (v_skip)
+               and (t.assignee is null or t.assignee = p_terms.owner)
              order by t.due_at limit 16)
         ) h
         order by h.created_at, h.id limit 1;
-        if p_terms.has_assigned then
+        if p_terms.any_assigned then
             v_assigned := older_assigned(p_terms, v_skip, v_head.created_at, v_head.id);
             if v_assigned.id is not null then
                 v_head := v_assigned;
@@ -179,46 +213,48 @@ begin
         if v_head.id is null then
             exit when v_from_start;
             v_from_start := true;
+            v_skip := '{}';
             continue;
-        elsif v_head.pool is not null then
-            v_todo := take(p_terms, null, v_head.pool, v_head.created_at);
-        elsif (lock_claimable(p_terms.endpoint_id, v_head.id, p_terms.at)).id is not null then
-            v_todo := take(p_terms, v_head.id);
+        elsif v_head.kind = 'pool' then
+            v_todo := take(p_terms, null, v_head.queue, v_head.created_at);
+        else
+            v_id := (lock_claimable(p_terms.endpoint_id, v_head.id, p_terms.at)).id;
+            if v_id is null then
+                v_id := (lock_claimable(p_terms.endpoint_id, lock_other(p_terms, v_head.kind, v_head.queue), p_terms.at)).id;
+            end if;
+            v_todo := case when v_id is not null then take(p_terms, v_id) end;
         end if;
         if v_todo.id is null then
-            v_skip := v_skip || coalesce(v_head.pool, v_head.id::text);
+            v_skip := v_skip || (v_head.kind || ' ' || v_head.queue);
             continue;
-        elsif v_head.pool is not null and v_from_start then
-            perform lower_mark(p_terms.endpoint_id, v_head.pool, v_todo.created_at);
-        elsif v_head.pool is not null and random() < 0.0033 then
-            perform raise_mark(p_terms.endpoint_id, v_head.pool, v_todo.created_at);
+        elsif v_head.kind = 'pool' and v_from_start then
+            perform lower_mark(p_terms.endpoint_id, v_head.queue, v_todo.created_at);
+        elsif v_head.kind = 'pool' and random() < 0.0033 then
+            perform raise_mark(p_terms.endpoint_id, v_head.queue);
         end if;
         return v_todo;
     end loop;
     return null;
 end $$;
 comment on function switchboard.claim_oldest(switchboard.claim_terms) is
-'Claims the oldest claimable todo by these terms; NULL when there is none that is not locked. A head is the first of a queue''s pool, or a single todo that is due or assigned; each is tried once from the marks and once from the start, so it ends. Of what is due the 16 that have been so longest are looked at. Reads queue_marks; writes todos, todo_attempts, queue_marks.';
+'Claims the oldest claimable todo by these terms; NULL when there is none that is not locked. A head is the first of a queue''s pool, of what is assigned to the owner in a queue, or of what is due; one whose todos are all locked is left out, and each is tried once from the marks and once from the start, so it ends. Of what is due the 16 that have been so longest are looked at. Reads queue_marks; writes todos, todo_attempts, queue_marks.';
 
 create or replace function switchboard.older_assigned(
-    p_terms switchboard.claim_terms, p_skip text[], p_created_at timestamptz, p_id uuid, out created_at timestamptz, out id uuid, out pool text)
+    p_terms switchboard.claim_terms, p_skip text[], p_created_at timestamptz, p_id uuid,
+    out created_at timestamptz, out id uuid, out kind text, out queue text)
 language plpgsql stable set search_path = switchboard, pg_temp
 as $$
 begin
-    select a.created_at, a.id, null into created_at, id, pool
+    select a.created_at, a.id, 'assigned', q into created_at, id, kind, queue
     from unnest(p_terms.queues) q cross join lateral (
         select t.created_at, t.id from todos t
         where t.endpoint_id = p_terms.endpoint_id and t.assignee = p_terms.owner and t.queue = q and t.state = 'pending'
-          and t.id::text <> all (p_skip)
         order by t.created_at, t.id limit 1) a
-    where (select t.id from todos t  -- looked at once: when nothing is assigned to this owner the queues need no probes
-           where t.endpoint_id = p_terms.endpoint_id and t.assignee = p_terms.owner and t.state = 'pending'
-           order by t.assignee, t.queue, t.created_at, t.id limit 1) is not null
-      and (p_id is null or (a.created_at, a.id) < (p_created_at, p_id))
+    where 'assigned ' || q <> all (p_skip) and (p_id is null or (a.created_at, a.id) < (p_created_at, p_id))
     order by a.created_at, a.id limit 1;
 end $$;
 comment on function switchboard.older_assigned(switchboard.claim_terms, text[], timestamptz, uuid) is
-'The oldest todo assigned to the owner of these terms, if it is older than (p_created_at, p_id); NULLs: none. pool is always NULL: a head of its own. Reads todos.';
+'The oldest todo assigned to the owner of these terms, if it is older than (p_created_at, p_id), as a head; NULLs: none. Reads todos.';
 
 create or replace function switchboard.claim_next(
     p_endpoint_id text, p_owner text, p_queues text[] default null, p_lease_ttl_seconds integer default null)
@@ -232,7 +268,7 @@ begin
     -- The common case, one queue and nothing that is due or assigned, needs no comparison of heads: what
     -- claim_oldest() would do there, in one statement. It is half of what a claim costs.
     if v_terms.only_from is not null then
-        update todos t
+        return query update todos t
         set state = 'claimed', owner = v_terms.owner, lease_seconds = v_terms.lease_seconds,
             lease_token = translate(encode(substring(uuid_send(gen_random_uuid()) for 9), 'base64'), '+/', '-_'),
             due_at = v_terms.at + make_interval(secs => v_terms.lease_seconds),
@@ -242,18 +278,18 @@ begin
             select h.id from todos h
             where h.endpoint_id = v_terms.endpoint_id and h.assignee is null and h.queue = v_terms.queues[1] and h.state = 'pending'
               and h.created_at >= v_terms.only_from
-            order by h.assignee, h.created_at, h.id limit 1 for no key update skip locked)
-        returning t.id, t.endpoint_id, t.queue, t.state, t.kind, t.source, t.title, t.payload, t.assignee, t.owner, t.due_at, t.lease_token,
-            t.claimed_at, t.attempt, t.max_attempts, null::timestamptz, false, t.result, t.idempotency_key, t.trust_mode, t.trust_mode not in ('token', 'open'),
-            t.ring_attempts, t.last_ringed_at, t.event_id, t.created_at, t.updated_at, t.completed_at, t.claims
-        into v_todo;
-        if v_todo.id is not null and random() < 0.0033 then
-            perform raise_mark(v_terms.endpoint_id, v_todo.queue, v_todo.created_at);
+            order by h.created_at, h.id limit 1 for no key update skip locked)
+        returning t.id, t.endpoint_id, t.queue, 'claimed'::text, t.kind, t.source, t.title, t.payload, t.assignee, t.owner, t.due_at, t.lease_token,
+            t.claimed_at, t.attempt, t.max_attempts, null::timestamptz, false, t.result, t.idempotency_key, t.trust_mode::text, t.trust_mode not in ('token', 'open'),
+            t.ring_attempts, t.last_ringed_at, t.event_id, t.created_at, t.updated_at, t.completed_at, t.claims;
+        if found then
+            if random() < 0.0033 then
+                perform raise_mark(v_terms.endpoint_id, v_terms.queues[1]);
+            end if;
+            return;
         end if;
     end if;
-    if v_todo.id is null then
-        v_todo := claim_oldest(v_terms);
-    end if;
+    v_todo := claim_oldest(v_terms);
     if v_todo.id is not null then
         return next v_todo;
     end if;
@@ -330,7 +366,7 @@ begin
         exit when v_todo.id is null;
         return next v_todo;
         if v_n % 100 = 0 and v_todo.assignee is null then  -- what this call took stands dead at the heads until it commits
-            perform raise_mark(v_todo.endpoint_id, v_todo.queue, v_todo.created_at);
+            perform raise_mark(v_todo.endpoint_id, v_todo.queue);
         end if;
     end loop;
 end $$;

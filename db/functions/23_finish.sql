@@ -25,7 +25,7 @@ language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 declare
     v_row todos;
-    v_now timestamptz := switchboard.now();
+    v_now timestamptz := clock();
 begin
     if p_lease_ttl_seconds < 1 then
         perform refuse_argument('lease_ttl_seconds', 'must be at least 1');
@@ -44,29 +44,30 @@ comment on function switchboard.renew(uuid, text, text, integer, text, boolean) 
 'heartbeat for a resolved endpoint; p_force: whoever holds it. Writes todos.';
 
 create or replace function switchboard.finish(
-    p_endpoint_id uuid, p_at timestamptz, p_id text, p_owner text, p_lease_token text, p_outcome text, p_result jsonb default null,
+    p_endpoint_id uuid, p_id text, p_owner text, p_lease_token text, p_outcome text, p_result jsonb default null,
     p_force boolean default false)
 returns switchboard.todo
-language plpgsql volatile set search_path = switchboard, pg_temp
+language plpgsql volatile
 as $$
 declare
-    v_id   uuid := as_uuid(p_id);
-    v_todo todo;
+    v_id   uuid        := switchboard.as_uuid(p_id);
+    v_now  timestamptz := switchboard.clock();
+    v_todo switchboard.todo;
 begin
     if p_owner is null or p_owner = '' or length(p_owner) > 128 then
-        perform check_text('owner', p_owner, 128, true);
+        perform switchboard.check_text('owner', p_owner, 128, true);
     elsif p_result is not null then
-        perform check_json('result', p_result);
+        perform switchboard.check_json('result', p_result);
     end if;
     -- done ends it; failed parks it and released returns it while attempts are left, else it is a dead letter
-    update todos t
-    set state = case when p_outcome = 'done' then 'done'::todo_state
+    update switchboard.todos t
+    set state = case when p_outcome = 'done' then 'done'::switchboard.todo_state
                      when p_outcome = 'released' and t.attempt < t.max_attempts then 'pending' else 'failed' end,
-        due_at = case when p_outcome = 'failed' and t.attempt < t.max_attempts then p_at + backoff(t.attempt) end,
-        completed_at = case when p_outcome = 'done' or t.attempt >= t.max_attempts then p_at end,
+        due_at = case when p_outcome = 'failed' and t.attempt < t.max_attempts then v_now + switchboard.backoff(t.attempt) end,
+        completed_at = case when p_outcome = 'done' or t.attempt >= t.max_attempts then v_now end,
         owner = case when p_outcome = 'released' and t.attempt < t.max_attempts then null else t.owner end,
         result = case when p_outcome = 'released' then t.result else p_result end,
-        lease_token = null, updated_at = p_at
+        lease_token = null, updated_at = v_now
     where t.endpoint_id = p_endpoint_id and t.id = v_id
       and case t.state when 'claimed' then p_force or (t.owner = p_owner and t.lease_token = coalesce(p_lease_token, t.lease_token)) else false end
     returning t.id, t.endpoint_id, t.queue, t.state, t.kind, t.source, t.title, t.payload, t.assignee, t.owner,
@@ -74,19 +75,19 @@ begin
         t.trust_mode not in ('token', 'open'), t.ring_attempts, t.last_ringed_at, t.event_id, t.created_at, t.updated_at, t.completed_at, t.claims
     into v_todo;
     if v_todo.id is null then
-        perform refuse_todo(p_endpoint_id, p_id);
+        perform switchboard.refuse_todo(p_endpoint_id, p_id);
     end if;
-    insert into todo_attempts (endpoint_id, todo_id, seq, attempt, claimed_at, ended_at, queue, owner, outcome, state, summary)
-    values (p_endpoint_id, v_id, v_todo.claims, v_todo.attempt, v_todo.claimed_at, p_at, v_todo.queue, p_owner,
+    insert into switchboard.todo_attempts (endpoint_id, todo_id, seq, attempt, claimed_at, ended_at, queue, owner, outcome, state, summary)
+    values (p_endpoint_id, v_id, v_todo.claims, v_todo.attempt, v_todo.claimed_at, v_now, v_todo.queue, p_owner,
             case when p_force then 'overridden' else p_outcome end, v_todo.state,
             left(coalesce(p_result ->> 'summary', p_result ->> 'error', p_result #>> '{}'), 200));
     if v_todo.state = 'pending' then
-        perform wake_queue(p_endpoint_id, v_todo.queue, v_todo.created_at);
+        perform switchboard.wake_queue(p_endpoint_id, v_todo.queue, v_todo.created_at);
     end if;
     return v_todo;
 end $$;
-comment on function switchboard.finish(uuid, timestamptz, text, text, text, text, jsonb, boolean) is
-'Ends a held attempt as done, failed or released, at p_at, for a resolved endpoint; p_force: the holder p_owner is overridden, and the history says so. Writes todos, todo_attempts, queue_marks; a released todo notifies todo_ready.';
+comment on function switchboard.finish(uuid, text, text, text, text, jsonb, boolean) is
+'Ends a held attempt as done, failed or released, for a resolved endpoint; p_force: the holder p_owner is overridden, and the history says so. On the path of every call, so it qualifies names instead of pinning search_path. Writes todos, todo_attempts, queue_marks; a released todo notifies todo_ready.';
 
 create or replace function switchboard.wake_queue(p_endpoint_id uuid, p_queue text, p_oldest timestamptz) returns void
 language plpgsql volatile set search_path = switchboard, pg_temp
@@ -115,10 +116,8 @@ create or replace function switchboard.complete(
 returns switchboard.todo
 language plpgsql volatile security definer set search_path = switchboard, pg_temp set plan_cache_mode = force_generic_plan
 as $$
-declare
-    v_scope record := scope_at(p_endpoint_id, 'complete');
 begin
-    return finish(v_scope.endpoint_id, v_scope.at, p_id, p_owner, p_lease_token, 'done', p_result);
+    return finish(scope(p_endpoint_id, 'complete'), p_id, p_owner, p_lease_token, 'done', p_result);
 end $$;
 comment on function switchboard.complete(text, text, text, jsonb, text) is
 'The holder reports success: done. p_result: any JSON but null, 256 KiB; p_lease_token: the one of the claim, NULL: not tested. Errors: not_found, conflict, invalid_argument. Writes todos, todo_attempts.';
@@ -128,10 +127,8 @@ create or replace function switchboard.fail(
 returns switchboard.todo
 language plpgsql volatile security definer set search_path = switchboard, pg_temp set plan_cache_mode = force_generic_plan
 as $$
-declare
-    v_scope record := scope_at(p_endpoint_id, 'fail');
 begin
-    return finish(v_scope.endpoint_id, v_scope.at, p_id, p_owner, p_lease_token, 'failed', p_result);
+    return finish(scope(p_endpoint_id, 'fail'), p_id, p_owner, p_lease_token, 'failed', p_result);
 end $$;
 comment on function switchboard.fail(text, text, text, jsonb, text) is
 'The holder reports failure: parked with next_retry_at (backoff) while attempts are left, else a dead letter (SPEC-0003, Bounded Retries). Arguments and errors as complete. Writes todos, todo_attempts.';
@@ -139,10 +136,8 @@ comment on function switchboard.fail(text, text, text, jsonb, text) is
 create or replace function switchboard.release(p_endpoint_id text, p_id text, p_owner text, p_lease_token text default null) returns switchboard.todo
 language plpgsql volatile security definer set search_path = switchboard, pg_temp set plan_cache_mode = force_generic_plan
 as $$
-declare
-    v_scope record := scope_at(p_endpoint_id, 'release');
 begin
-    return finish(v_scope.endpoint_id, v_scope.at, p_id, p_owner, p_lease_token, 'released');
+    return finish(scope(p_endpoint_id, 'release'), p_id, p_owner, p_lease_token, 'released');
 end $$;
 comment on function switchboard.release(text, text, text, text) is
 'The holder gives the todo back, as if the lease lapsed now: pending while attempts are left, else a dead letter; the attempt is spent. Errors: not_found, conflict, invalid_argument. Writes todos, todo_attempts, queue_marks; notifies todo_ready.';
@@ -152,7 +147,7 @@ language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 declare
     v_row todos;
-    v_now timestamptz := switchboard.now();
+    v_now timestamptz := clock();
 begin
     update todos t
     set state = 'pending', attempt = 0, owner = null, result = null, due_at = null, completed_at = null, claimed_at = null,
@@ -187,7 +182,7 @@ language plpgsql volatile security definer set search_path = switchboard, pg_tem
 as $$
 declare
     v_endpoint uuid := scope(p_endpoint_id, 'complete');
-    v_now      timestamptz := switchboard.now();
+    v_now      timestamptz := clock();
 begin
     perform check_text('owner', p_owner, 128, true);
     if cardinality(p_lease_tokens) <> cardinality(p_ids) then
@@ -197,7 +192,7 @@ begin
     end if;
     return query
     with named as materialized (
-        select u.n, u.id as text_id, as_uuid(u.id) as id, p_lease_tokens[u.n] as token from unnest(p_ids) with ordinality u (id, n)
+        select u.n, u.id as text_id, as_uuid(u.id) as id, u.token from unnest(p_ids, p_lease_tokens) with ordinality u (id, token, n)
     ), locked as materialized (
         select t.id, t.state, t.owner, t.lease_token from todos t
         where t.endpoint_id = v_endpoint and t.id = any (array(select m.id from named m))

@@ -101,7 +101,7 @@ begin
     if p_lease_ttl_seconds < 1 then
         perform refuse_argument('lease_ttl_seconds', 'must be at least 1');
     end if;
-    v_terms.at := switchboard.now();
+    v_terms.at := clock();
     v_terms.owner := p_owner;
     select e.id, array(select m.queue from queue_marks m where m.endpoint_id = e.id),
            least(coalesce(p_lease_ttl_seconds, e.default_lease_seconds, s.default_lease_seconds), 86400)
@@ -132,7 +132,7 @@ declare
 begin
     select t.owner into v_holder from todos t where t.endpoint_id = v_endpoint and t.id = as_uuid(p_id) for no key update;
     v_force := coalesce(p_force and v_holder <> v_owner, false);
-    return finish(v_endpoint, switchboard.now(), p_id, case when v_force then v_holder else v_owner end, null, p_outcome, p_result, v_force);
+    return finish(v_endpoint, p_id, case when v_force then v_holder else v_owner end, null, p_outcome, p_result, v_force);
 end $$;
 comment on function switchboard.finish_any_endpoint(text, text, jsonb, uuid, boolean) is 'finish by the operator; p_force overrides a holder who is somebody else.';
 

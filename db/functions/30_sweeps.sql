@@ -17,7 +17,7 @@ language plpgsql volatile security definer set search_path = switchboard, pg_tem
 as $$
 declare
     v_limit integer     := check_limit(p_limit, 1000, 100000);
-    v_now   timestamptz := switchboard.now();
+    v_now   timestamptz := clock();
 begin
     return query
     with lapsed as materialized (
@@ -52,7 +52,7 @@ language plpgsql volatile security definer set search_path = switchboard, pg_tem
 as $$
 declare
     v_limit integer     := check_limit(p_limit, 1000, 100000);
-    v_now   timestamptz := switchboard.now();
+    v_now   timestamptz := clock();
 begin
     return query
     with due as materialized (
@@ -80,7 +80,7 @@ as $$
 declare
     v_endpoint uuid;
     v_count    bigint := 0;
-    v_now      timestamptz := switchboard.now();
+    v_now      timestamptz := clock();
 begin
     for v_endpoint in
         select e.id from endpoints e where not is_active(e.revoked_at, e.expires_at, v_now)
@@ -99,12 +99,12 @@ declare
     v_mark   record;
     v_oldest timestamptz;
     v_count  bigint := 0;
-    v_now    timestamptz := switchboard.now();
+    v_now    timestamptz := clock();
 begin
     for v_mark in select m.endpoint_id, m.queue, m.pending_from from queue_marks m where m.pending_from > 'epoch' loop
         select t.created_at into v_oldest from todos t
         where t.endpoint_id = v_mark.endpoint_id and t.assignee is null and t.queue = v_mark.queue and t.state = 'pending'
-        order by t.assignee, t.created_at, t.id limit 1;
+        order by t.created_at, t.id limit 1;
         if v_oldest < v_mark.pending_from then
             perform lower_mark(v_mark.endpoint_id, v_mark.queue, v_oldest);
             v_count := v_count + 1;
@@ -133,12 +133,14 @@ language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 declare
     v_from  xid8;
-    v_to    xid8 := pg_snapshot_xmin(pg_current_snapshot());
+    v_to    xid8;
     v_count bigint;
+    v_restored boolean;
 begin
     select f.folded_to into v_from from attempt_fold f for no key update;
-    if v_from > pg_snapshot_xmax(pg_current_snapshot()) then
-        -- restored into a younger cluster: count what came along, then number it as old
+    v_to := pg_snapshot_xmin(pg_current_snapshot());  -- after the lock: another fold may have gone further meanwhile
+    v_restored := v_from > pg_snapshot_xmax(pg_current_snapshot());
+    if v_restored then  -- into a younger cluster: count all that came along, then number it as old
         v_to := '18446744073709551615';
     end if;
     with counted as (
@@ -150,11 +152,10 @@ begin
         on conflict (endpoint_id, queue, outcome, state, attempt) do update set total = t.total + excluded.total
     )
     select coalesce(sum(c.n), 0) into v_count from counted c;
-    if v_to = '18446744073709551615' then
+    if v_restored then
         update todo_attempts a set xid = '0' where a.xid > '0';
-        v_to := pg_snapshot_xmin(pg_current_snapshot());
-    end if;
-    if v_count > 0 or v_to < v_from then
+        update attempt_fold f set folded_to = pg_snapshot_xmin(pg_current_snapshot());
+    elsif v_count > 0 and v_to > v_from then
         update attempt_fold f set folded_to = v_to;
     end if;
     return v_count;
@@ -179,7 +180,7 @@ begin
     loop
         exit when v_total >= v_limit;
         with old as materialized (
-            select t.endpoint_id, t.id from todos t
+            select t.endpoint_id, t.id, t.event_id from todos t
             where t.endpoint_id = v_queue.endpoint_id and t.queue = v_queue.queue and t.state = v_queue.state and t.completed_at is not null
               and (t.completed_at < v_queue.keep_from or t.id <= v_queue.excess_to) and is_folded(t)
             order by t.id limit v_limit - v_total for update skip locked
@@ -187,6 +188,8 @@ begin
             delete from todos t using old where t.endpoint_id = old.endpoint_id and t.id = old.id returning t.id
         ), history as (
             delete from todo_attempts a using old where a.endpoint_id = old.endpoint_id and a.todo_id = old.id
+        ), deliveries as (
+            delete from events v using old where v.endpoint_id = old.endpoint_id and v.id = old.event_id
         )
         select count(*) into v_gone from gone;
         v_total := v_total + v_gone;
@@ -194,7 +197,7 @@ begin
     return v_total + prune_events(greatest(v_limit - v_total, 1));
 end $$;
 comment on function switchboard.prune(integer) is
-'Deletes terminal todos (with their attempts) and events beyond the retention of their endpoint, about p_limit of them; the counters keep what was deleted. Returns how many. Writes todos, todo_attempts, events, attempt_totals, attempt_fold.';
+'Deletes terminal todos (with their attempts and their event) and events beyond the retention of their endpoint, about p_limit of them; the counters keep what was deleted. Returns how many. Writes todos, todo_attempts, events, attempt_totals, attempt_fold.';
 
 create or replace function switchboard.is_folded(p_todo switchboard.todos) returns boolean
 language plpgsql stable set search_path = switchboard, pg_temp
@@ -211,7 +214,7 @@ as $$
 declare
     v_rows bigint;
 begin
-    select switchboard.now() - make_interval(days => coalesce(p_endpoint.retention_days, s.retention_days)),
+    select clock() - make_interval(days => coalesce(p_endpoint.retention_days, s.retention_days)),
            coalesce(p_endpoint.retention_rows, s.retention_rows) into keep_from, v_rows
     from settings s;
     -- no endpoint is over its bound while the whole table is under it
@@ -224,29 +227,34 @@ end $$;
 comment on function switchboard.keep_bounds(switchboard.endpoints) is
 'The retention of an endpoint: terminal todos completed before keep_from go, and those up to the id excess_to (NULL: none), which are more than it keeps. Reads settings, todos.';
 
-create or replace function switchboard.run_sweep(p_name text) returns bigint
+create or replace function switchboard.run_sweep(p_name text, out moved bigint, out finished boolean)
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 declare
-    v_count   bigint := 0;
     v_batch   bigint;
     v_started timestamptz := clock_timestamp();
 begin
+    moved := 0;
+    finished := true;
     loop
         case p_name
-            when 'reap_expired'        then select count(*) into v_batch from reap_expired(5000);
-            when 'requeue_due_retries' then select count(*) into v_batch from requeue_due_retries(5000);
-            when 'retire_endpoints'    then v_batch := retire_endpoints(5000);
-            when 'prune'               then v_batch := prune(5000);
-            when 'settle_marks'        then return settle_marks();
-            when 'fold_attempts'       then return fold_attempts();
+            when 'reap_expired'        then select count(*) into v_batch from reap_expired(1000);
+            when 'requeue_due_retries' then select count(*) into v_batch from requeue_due_retries(1000);
+            when 'retire_endpoints'    then v_batch := retire_endpoints(1000);
+            when 'prune'               then v_batch := prune(1000);
+            when 'settle_marks'        then moved := settle_marks(); return;
+            when 'fold_attempts'       then moved := fold_attempts(); return;
         end case;
-        v_count := v_count + v_batch;
-        exit when v_batch = 0 or clock_timestamp() > v_started + interval '5 seconds';
+        moved := moved + v_batch;
+        exit when v_batch = 0;
+        if clock_timestamp() > v_started + interval '0.8 seconds' then
+            finished := false;
+            return;
+        end if;
     end loop;
-    return v_count;
 end $$;
-comment on function switchboard.run_sweep(text) is 'Runs one sweep in batches, for about five seconds at most. Returns how many rows it moved.';
+comment on function switchboard.run_sweep(text) is
+'Runs one sweep in batches, for about a second at most: what moved, and whether nothing was left. A tick is one transaction and must end well within the statement timeout of whoever calls it.';
 
 create or replace function switchboard.sweep_names() returns text[]
 language sql immutable set search_path = switchboard, pg_temp
@@ -256,14 +264,14 @@ $$;
 comment on function switchboard.sweep_names() is 'The sweeps, in the order in which tick() runs them.';
 
 create or replace function switchboard.tick() returns jsonb
-language plpgsql volatile security definer set search_path = switchboard, pg_temp
+language plpgsql volatile security definer set search_path = switchboard, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_name   text;
-    v_count  bigint;
+    v_run    record;
     v_error  text;
     v_counts jsonb := '{}';
-    v_now    timestamptz := switchboard.now();
+    v_now    timestamptz := clock();
 begin
     foreach v_name in array sweep_names() loop
         perform from sweeps s
@@ -272,23 +280,26 @@ begin
         continue when not found;  -- ran just now, or runs elsewhere
         v_error := null;
         begin
-            v_count := run_sweep(v_name);
+            v_run := run_sweep(v_name);
         exception when others then
-            v_count := 0;
             v_error := sqlstate;
+            select 0::bigint as moved, true as finished into v_run;
         end;
-        update sweeps s set last_run_at = v_now, last_count = v_count, last_error = v_error where s.name = v_name;
-        v_counts := v_counts || jsonb_build_object(v_name, coalesce(to_jsonb('error ' || v_error), to_jsonb(v_count)));
+        -- one that was cut short keeps its time, so that the next tick goes on with it at once
+        update sweeps s set last_run_at = case when v_run.finished then v_now else s.last_run_at end,
+            last_count = v_run.moved, last_error = v_error where s.name = v_name;
+        v_counts := v_counts || jsonb_build_object(v_name, coalesce(to_jsonb('error ' || v_error), to_jsonb(v_run.moved)))
+            || case when v_run.finished then '{}' else '{"more": true}'::jsonb end;
     end loop;
     return v_counts;
 end $$;
 comment on function switchboard.tick() is
-'Runs every sweep that has not run for 30 seconds and that nobody else is running; safe from anywhere, any number of times. Returns {sweep: rows moved, or «error SQLSTATE»} of those it ran. Writes sweeps and what the sweeps write.';
+'Runs every sweep that has not run for 30 seconds and that nobody else is running; safe from anywhere, any number of times. Each gets about a second, so that a tick ends within seconds whatever waits; more: true says that the next one should follow at once. Returns {sweep: rows moved, or «error SQLSTATE»} of those it ran. Writes sweeps and what the sweeps write.';
 
 create or replace function switchboard.sweep_age() returns interval
 language sql stable security definer set search_path = switchboard, pg_temp
 as $$
-    select switchboard.now() - min(s.last_run_at) from sweeps s having min(s.last_run_at) > 'epoch'
+    select clock() - min(s.last_run_at) from sweeps s having min(s.last_run_at) > 'epoch'
 $$;
 comment on function switchboard.sweep_age() is 'How long ago the sweep that ran longest ago ran; NULL: one has never run. Reads sweeps.';
 

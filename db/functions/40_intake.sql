@@ -38,7 +38,7 @@ begin
         perform refuse('ceiling_exceeded', null, jsonb_build_object('ceiling', p_endpoint.webhook_max));
     end if;
     insert into endpoint_webhooks (endpoint_id, source_type, target_queue, trust_mode, token_digest, sealed_secrets, created_at)
-    values (p_endpoint.id, p_source_type, p_target_queue, v_type.trust_mode, p_token_digest, array[p_sealed_secret], switchboard.now())
+    values (p_endpoint.id, p_source_type, p_target_queue, v_type.trust_mode, p_token_digest, array[p_sealed_secret], clock())
     returning id into v_id;
     return jsonb_build_object('webhook_id', v_id, 'source_type', p_source_type, 'target_queue', p_target_queue, 'trust_mode', v_type.trust_mode);
 end $$;
@@ -115,7 +115,7 @@ returns jsonb
 language plpgsql volatile security definer set search_path = switchboard, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_now      timestamptz := switchboard.now();
+    v_now      timestamptz := clock();
     v_webhook  endpoint_webhooks;
     v_endpoint endpoints;
     v_parsed   record;
@@ -140,7 +140,7 @@ begin
         coalesce(nullif(delivery_title(v_webhook.source_type, p_event_type, v_parsed.document), ''), v_webhook.source_type),
         case when v_parsed.problem is null then v_parsed.document else jsonb_build_object(
             'event_id', v_event_id, 'bytes', octet_length(p_body), 'content_type', p_content_type, 'reason', 'the body ' || v_parsed.problem) end,
-        v_webhook.id || ':' || v_delivery, left(p_event_type, 128), v_webhook.source_type, null, null);
+        v_webhook.id || ':' || v_delivery, nullif(left(p_event_type, 128), ''), v_webhook.source_type, null, null);
     v_new.event_id := v_event_id;
     v_todo := enqueue(v_new);
     if v_todo.created then

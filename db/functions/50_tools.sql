@@ -223,7 +223,7 @@ begin
         when 'release' then v_todo := release(v_endpoint, v_id, p_owner, v_token);
         when 'retry' then v_todo := retry(v_endpoint, v_id);
         when 'create_todo' then
-            v_now := switchboard.now();
+            v_now := clock();
             v_created := enqueue(new_todo(creating_endpoint(v_endpoint, v_now), v_now, 'agent', p_args ->> 'queue', p_args ->> 'title',
                 nullif(p_args -> 'payload', 'null'), p_args ->> 'idempotency_key', p_args ->> 'kind', p_args ->> 'source',
                 p_args ->> 'assignee', (p_args ->> 'max_attempts')::integer));

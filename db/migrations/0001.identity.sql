@@ -45,8 +45,7 @@ create table if not exists switchboard.endpoints (
     revoked_at            timestamptz check (isfinite(revoked_at)),
     created_at            timestamptz not null default now(),
     updated_at            timestamptz not null default now(),
-    due_from              timestamptz not null default 'epoch',
-    has_assigned          boolean     not null default false
+    due_from              timestamptz not null default 'epoch'
 ) with (fillfactor = 50);
 create index if not exists endpoints_human on switchboard.endpoints (human_id);
 comment on table  switchboard.endpoints is 'A vended MCP endpoint: the tenant boundary of every todo (SPEC-0003, Endpoint Ownership).';
@@ -65,7 +64,6 @@ comment on column switchboard.endpoints.revoked_at is 'When it was revoked, for 
 comment on column switchboard.endpoints.created_at is 'When it was vended.';
 comment on column switchboard.endpoints.updated_at is 'When its grant last changed.';
 comment on column switchboard.endpoints.due_from is 'Hint for claims: no lease or backoff that ended before this is known to be waiting still (functions/claim).';
-comment on column switchboard.endpoints.has_assigned is 'Hint for claims: whether a todo was ever assigned here; only then they look for assigned ones.';
 
 create table if not exists switchboard.credentials (
     endpoint_id uuid        not null references switchboard.endpoints (id),

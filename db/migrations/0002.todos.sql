@@ -50,10 +50,12 @@ create table if not exists switchboard.todos (
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05,
         autovacuum_analyze_scale_factor = 0.05);
 
--- The head of each queue: of the pool (assignee NULL), and of each assignee. Assigned todos lie apart, so
--- that 50,000 of them at the head are not walked by everybody else's claim.
-create index if not exists todos_pending on switchboard.todos (endpoint_id, assignee, queue, created_at, id)
-    where state = 'pending';
+-- The head of each queue's pool. Assigned todos lie apart, so that 50,000 of them at the head are not
+-- walked by everybody else's claim.
+create index if not exists todos_pool on switchboard.todos (endpoint_id, queue, created_at, id)
+    where state = 'pending' and assignee is null;
+create index if not exists todos_assigned on switchboard.todos (endpoint_id, assignee, queue, created_at, id)
+    where state = 'pending' and assignee is not null;
 -- What becomes claimable by itself: leases by their end, parked retries by the end of their backoff.
 create index if not exists todos_due on switchboard.todos (endpoint_id, due_at)
     where due_at is not null;
@@ -165,7 +167,7 @@ do $$
 begin
     create type switchboard.claim_terms as (
         endpoint_id uuid, owner text, queues text[], lease_seconds integer, at timestamptz,
-        due_from timestamptz, any_due boolean, has_assigned boolean, only_from timestamptz);
+        due_from timestamptz, any_due boolean, any_assigned boolean, only_from timestamptz);
 exception when duplicate_object then null;
 end $$;
 comment on type switchboard.claim_terms is 'Internal: the checked terms of one claim, as functions/claim passes them on.';

@@ -46,15 +46,15 @@ select is(test.scope_of(:'both', null), test.ids(null), 'nor a revoked one''s');
 select switchboard.unbind_login(:'bound') \g /dev/null
 select is(test.scope_of(:'bound', test.a()), test.ids(null), 'nor one that was unbound');
 
--- the clock of scope_at() is now()'s
+-- inside, the clock is read by clock(): the same as now()
 select test.at('2030-01-01T00:00Z') \g /dev/null
-select is((switchboard.scope_at(null)).at, switchboard.now(), 'scope_at: the session''s clock');
+select is(switchboard.clock(), switchboard.now(), 'clock: the session''s clock');
 select test.real_time() \g /dev/null
 update switchboard.settings set is_test = true, test_now = '2031-01-01T00:00Z';
-select is((switchboard.scope_at(null)).at, switchboard.now(), 'scope_at: the stored clock');
-create function test.scope_clock() returns timestamptz language sql security definer set search_path = switchboard, pg_temp as 'select (switchboard.scope_at(null)).at';
-select is(test.as_login(:'app', 'select set_config(''switchboard.test_now'', ''2000-01-01'', true) is null as x, test.scope_clock() = ''2031-01-01T00:00Z'' as stored') -> 0 ->> 'stored', 'true', 'scope_at: which a login of no owner cannot move');
+select is(switchboard.clock(), switchboard.now(), 'clock: the stored clock');
+create function test.inner_clock() returns timestamptz language sql security definer set search_path = switchboard, pg_temp as 'select clock()';
+select is(test.as_login(:'app', 'select set_config(''switchboard.test_now'', ''2000-01-01'', true) is null as x, test.inner_clock() = ''2031-01-01T00:00Z'' as stored') -> 0 ->> 'stored', 'true', 'clock: which a login of no owner cannot move');
 update switchboard.settings set is_test = false, test_now = null;
-select ok(abs(extract(epoch from (switchboard.scope_at(null)).at - clock_timestamp())) < 1, 'scope_at: the wall clock');
+select ok(abs(extract(epoch from switchboard.clock() - clock_timestamp())) < 1, 'clock: the wall clock');
 
 select * from finish();

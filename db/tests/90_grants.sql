@@ -31,7 +31,7 @@ select is_empty($$ select role, name from test.cells where should and not may $$
 select is_empty($$ select c.name, a.grantee::regrole from test.cells c, pg_proc p, aclexplode(p.proacl) a where p.oid = c.proc and a.grantee <> p.proowner and a.grantee::regrole::text !~ '^switchboard_(app|operator|worker|readonly|cron)$' $$,
     'no grant to anybody else');
 select is_empty($$ select name from test.cells c join pg_proc p on p.oid = c.proc where c.may and not p.prosecdef and p.provolatile <> 'i' $$, 'what a role may execute runs as the owner, unless it is immutable');
-select is_empty($$ select p.oid::regprocedure from pg_proc p where p.pronamespace = 'switchboard'::regnamespace and p.prosecdef and not exists (select from test.cells c where c.proc = p.oid and c.may) and p.proname not in ('scope', 'scope_at') $$,
+select is_empty($$ select p.oid::regprocedure from pg_proc p where p.pronamespace = 'switchboard'::regnamespace and p.prosecdef and not exists (select from test.cells c where c.proc = p.oid and c.may) and p.proname <> 'scope' $$,
     'SECURITY DEFINER is for what somebody may execute, and the gate');
 
 -- by the roles themselves: no table, no schema to put things into

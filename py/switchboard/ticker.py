@@ -40,7 +40,7 @@ class Ticker:
             await asyncio.sleep(max(pause, SHORTEST_PAUSE))
 
     async def tick_if_due(self) -> float:
-        """Tick, if it is time; returns the seconds until it is time again."""
+        """Tick, if it is time; returns the seconds until it is time again (0: it had more to do than one tick may)."""
         age = await self._database.sweep_age()
         if age is not None and age < self._interval:
             return self._interval - age
@@ -48,4 +48,4 @@ class Ticker:
         moved = {name: count for name, count in (swept or {}).items() if count}
         if moved:
             logs.event("tick", **moved)
-        return self._interval
+        return 0.0 if moved.get("more") else self._interval

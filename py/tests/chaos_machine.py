@@ -25,7 +25,7 @@ SLUGS = (("a", "Ada", "q r"), ("b", "Bob", "q s"), ("c", "Ada", "r"), ("d", "Bob
 EXPIRES = {"c": START + timedelta(days=2)}
 
 place = st.integers(0, 10**6)
-endpoints = st.sampled_from([0, 0, 0, 0, 1, 1, 2, 3])
+endpoints = st.sampled_from([0] * 7 + [1, 1, 2, 3])
 ODD = [UNKNOWN, "", "no-id", "{" + UNKNOWN + "}", "0" * 36, "\u00fc"]
 odd_ids = st.sampled_from(ODD)
 seldom_odd = st.sampled_from([None] * 50 + ODD)
@@ -44,7 +44,7 @@ results = st.sampled_from(
     [None, {"summary": "fine"}, {"error": "x" * 300}, {"n": 1}, "text", 7, [True, None]]
 )
 humans = st.sampled_from([None, "Ada", "Bob"])
-verbs = st.sampled_from(["complete", "fail", "fail", "release"])
+verbs = st.sampled_from(["complete", "fail", "release", "release"])
 spans = st.sampled_from([0, 1, 29, 30, 31, 60, 120, 300, 900, 86_400, 31 * 86_400])
 elements = st.fixed_dictionaries(
     {"queue": queue, "idempotency_key": keys, "assignee": assignees, "max_attempts": attempts}
@@ -153,8 +153,12 @@ class Queue(RuleBasedStateMachine):
 
     # -- steps ----------------------------------------------------------------------------------
 
-    @initialize(dice=st.integers(0, 1000), assigns=st.booleans())
-    def start(self, dice: int, assigns: bool) -> None:
+    @initialize(
+        dice=st.integers(0, 1000),
+        assigns=st.booleans(),
+        batch=st.lists(good_elements, min_size=1, max_size=4),
+    )
+    def start(self, dice: int, assigns: bool, batch: list[Row]) -> None:
         if time.monotonic() > self.until and not self.failing:
             raise TimeIsOver
         self.seen["examples"] += 1
@@ -170,6 +174,7 @@ class Queue(RuleBasedStateMachine):
             self.vend(slug, human, tuple(queues.split()))
         self.rows("listen todo_ready")
         self.rows("listen switchboard_control")
+        self.create_todos(0, batch, 4)
 
     def vend(self, slug: str, human: str, queues: tuple[str, ...]) -> None:
         expires = EXPIRES.get(slug)
@@ -220,10 +225,14 @@ class Queue(RuleBasedStateMachine):
                 element["max_attempts"],
             )
 
-    @rule(at=endpoints, batch=st.lists(good_elements, min_size=1, max_size=30))
-    def create_todos(self, at: int, batch: list[Row]) -> None:
+    @rule(
+        at=endpoints,
+        batch=st.lists(good_elements, min_size=1, max_size=6),
+        times=st.sampled_from([1, 1, 2, 5]),
+    )
+    def create_todos(self, at: int, batch: list[Row], times: int) -> None:
         endpoint = self.world.endpoints[at]
-        batch = self.fit(endpoint, *batch)
+        batch = self.fit(endpoint, *batch * times)
         if len(self.world.of(endpoint)) + len(batch) < MOST_TODOS:
             self.both(
                 lambda rows: self.world.create(endpoint.id, batch, rows),

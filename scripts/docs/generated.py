@@ -7,6 +7,7 @@ commands.
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -16,6 +17,7 @@ from psycopg.rows import dict_row
 
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTIONS = ROOT / "db" / "functions"
+TARGET = re.compile(r"^([a-z][a-z-]*):.*## (.*)$", re.MULTILINE)
 DEFINITION = re.compile(r"^create or replace function switchboard\.(\w+)", re.MULTILINE)
 PART = re.compile(r"(<!-- begin (\w+)[^>]*-->\n).*?(<!-- end \2 -->)", re.DOTALL)
 CALLERS = ("app", "operator", "worker", "readonly", "cron")
@@ -75,6 +77,7 @@ def parts(dsn: str) -> dict[str, str]:
                 ("verb", "arguments (**bold**: required)", "granted", "what it does"),
                 [tool_cells(row) for row in db.execute(TOOL_ROWS)],
             ),
+            "targets": table(("make", "what it does"), target_cells()),
             "commands": table(("command", "what it does"), list(command_cells(cli))),
         }
     return {name: "\n".join(lines) + "\n" for name, lines in made.items()}
@@ -82,7 +85,7 @@ def parts(dsn: str) -> dict[str, str]:
 
 def pages() -> list[Path]:
     """The pages that may hold generated parts."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def renewed(page: str, made: dict[str, str]) -> str:
@@ -145,6 +148,12 @@ def tool_cells(row: Row) -> tuple[str, ...]:
     return f"`{row['name']}`", arguments, granted, row["description"]
 
 
+def target_cells() -> list[tuple[str, ...]]:
+    """Every target of the Makefile."""
+    targets = TARGET.findall((ROOT / "Makefile").read_text(encoding="utf-8"))
+    return [(f"`make {name}`", text) for name, text in targets]
+
+
 def command_cells(command: click.Command, path: str = "") -> Iterator[tuple[str, str]]:
     """Every command below a group, with its arguments."""
     path = f"{path} {command.name}".strip() if path or command.name != "cli" else "switchboard"
@@ -185,9 +194,9 @@ def read_essay(text: str) -> list[str]:
         result.append(line[3:] if indented else plain(line.strip()))
     if code:
         result.append("```")
-    while len(result) > 1 and not result[1]:
-        del result[1]
-    return result
+    return result[:1] + [
+        line for before, line in pairwise(result) if line or (before and before != result[0])
+    ]
 
 
 def tidy(declaration: str) -> str:

@@ -4,9 +4,11 @@ Each ``sql`` block of a page is run, in order, in one psql session. A ``text`` b
 holds what psql printed, and is written anew; a block whose output varies (ids, times) has none.
 """
 
+import contextlib
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterator
 
 import psycopg
 from psycopg import sql
@@ -80,8 +82,7 @@ def script(page: str) -> str:
 def run(name: str, statements: str, dsn: str) -> list[list[str]]:
     """What psql prints for each block, without trailing blanks and empty lines at the ends."""
     roles = ROLE.findall(statements)
-    drop_roles(dsn, roles)  # left by a run that failed
-    with tempfile.NamedTemporaryFile("w", suffix=".sql", encoding="utf-8") as file:
+    with temporary_roles(dsn, roles), tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
         file.write(statements)
         file.flush()
         command = [binaries() / "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", file.name, dsn]
@@ -93,7 +94,6 @@ def run(name: str, statements: str, dsn: str) -> list[list[str]]:
             timeout=100,
             env={"PGTZ": "UTC", "PGCLIENTENCODING": "UTF8", "LC_ALL": "C"},
         )
-    drop_roles(dsn, roles)
     if done.returncode:
         said = done.stderr.replace(f"psql:{file.name}", name)
         raise SessionError(said.split("CONTEXT:")[0].strip())
@@ -101,8 +101,20 @@ def run(name: str, statements: str, dsn: str) -> list[list[str]]:
     return [[line.rstrip() for line in text.strip("\n").splitlines()] for text in printed]
 
 
-def drop_roles(dsn: str, roles: list[str]) -> None:
-    """Roles belong to the cluster, so that dropping the database leaves them."""
+@contextlib.contextmanager
+def temporary_roles(dsn: str, roles: list[str]) -> Iterator[None]:
+    """Drop the roles that a page makes: they belong to the cluster, not to the database.
+
+    Raises:
+        SessionError: one of them is there before, so that it may be somebody's.
+    """
     with psycopg.connect(dsn, autocommit=True) as connection:
-        for role in roles:
-            connection.execute(sql.SQL("drop role if exists {}").format(sql.Identifier(role)))
+        there = connection.execute("select rolname from pg_roles where rolname = any (%s)", [roles])
+        if names := [row[0] for row in there]:
+            raise SessionError(f"On this cluster there are roles that a page makes: {names}.")
+        try:
+            yield
+        finally:
+            for role in roles:
+                drop = sql.SQL("drop role if exists {}")
+                connection.execute(drop.format(sql.Identifier(role)))

@@ -1,0 +1,121 @@
+-- Faults of docs/faults.md whose sequence no other file tries as it is given: 7, 8, 9, 14, 21, 67. With real sessions: py/tests/test_faults.py.
+select no_plan();
+select test.set_up(), test.stop_clock() \g /dev/null
+
+-- fault 7: a limit of 0, -1, NULL and 10^9, for every function that somebody may execute and that has one. default_limit and most are what
+-- NULL and 10^9 stand for; read_event's is in characters of its text.
+create table test.limits (call text, default_limit int, most int);
+insert into test.limits values
+    ('claim_batch(test.a(), ''w'', %s)', 1, 1000), ('list_todos(test.a(), p_limit => %s)', 50, 200), ('list_todos_any_endpoint(p_limit => %s)', 50, 200),
+    ('reap_expired(%s)', 1000, 100000), ('requeue_due_retries(%s)', 1000, 100000), ('prune(%s)', null, null), ('read_event(test.a(), test.event(), 0, %s)', null, null);
+create function test.event() returns text language sql as $$ select event_id::text from switchboard.todos where event_id is not null $$;
+select is_empty($$ select p.proname from pg_proc p, switchboard.granted() g where p.oid = ('switchboard.' || g.signature)::regprocedure and 'p_limit' = any (p.proargnames)
+    and not exists (select from test.limits l where split_part(l.call, '(', 1) = p.proname) $$, 'fault 7: no function with a limit is left out');
+select switchboard.create_webhook(test.a(), 'github', 'q', '\xaa', sha256('a')) \g /dev/null
+select switchboard.receive_delivery(sha256('a'), 'd', 'push', '{}', '{"a": 1}', 'application/json', '{}') \g /dev/null
+select test.invalid(format('select * from switchboard.' || l.call, n), 'limit', format('fault 7: a limit of %s for %s', n, split_part(l.call, '(', 1))) from test.limits l, unnest('{0,-1,-2147483648}'::int[]) n;
+select lives_ok(format('select * from switchboard.' || l.call, n), format('fault 7: a limit of %s for %s', n, split_part(l.call, '(', 1))) from test.limits l, unnest('{"null",1,1000000000,2147483647}'::text[]) n;
+select test.clear() \g /dev/null
+-- 1,100 todos: some pending, some that lapsed, some that are due, each more than the default
+create function test.many() returns void language plpgsql as $$
+begin
+    perform test.clear();
+    perform switchboard.create_todos(test.a(), (select jsonb_agg('{"queue": "q", "title": "t"}'::jsonb) from generate_series(1, 1100)));
+end
+$$;
+create table test.counted (call text, n text, rows bigint);
+do $$
+declare
+    v_limit record;
+    v_n text;
+    v_rows bigint;
+begin
+    for v_limit in select * from test.limits where default_limit is not null loop
+        foreach v_n in array '{"null",1000000000}'::text[] loop
+            perform test.many();
+            if v_limit.call ~ 'reap|requeue' then
+                update switchboard.todos set state = case when v_limit.call ~ 'reap' then 'claimed' else 'failed' end::switchboard.todo_state, attempt = 1, claims = 1, owner = 'w', claimed_at = switchboard.now(),
+                    due_at = switchboard.now();
+            end if;
+            execute format('select count(*) from switchboard.' || v_limit.call, v_n) into v_rows;
+            insert into test.counted values (split_part(v_limit.call, '(', 1), v_n, v_rows);
+        end loop;
+    end loop;
+end
+$$;
+select is(c.rows, least(case c.n when 'null' then l.default_limit else l.most end, 1100)::bigint, format('fault 7: %s(%s) is %s', c.call, case c.n when 'null' then 'NULL' else '10^9' end, case c.n when 'null' then 'the default' else 'clamped' end))
+    from test.counted c join test.limits l on split_part(l.call, '(', 1) = c.call;
+
+-- faults 8 and 9: a claim for 1 s, which passes; another takes it over; the first one ends it, in each of the ways there are, with its own token and without
+select test.clear() \g /dev/null
+create function test.taken_over(p_call text) returns text language plpgsql as $$
+declare
+    v_id text := test.create();
+    v_first text := (switchboard.claim(test.a(), v_id, 'T1', 1)).lease_token;
+    v_before jsonb;
+    v_outcome text;
+begin
+    perform test.pass('1 s');
+    perform switchboard.claim(test.a(), v_id, 'T2', 60);
+    v_before := test.stored(v_id);
+    v_outcome := test.outcome(format('select * from switchboard.' || p_call, test.a(), v_id, v_first));
+    return v_outcome || case when test.stored(v_id) = v_before then ', T2 untouched' else ', T2 disturbed' end;
+end
+$$;
+select is(test.taken_over(call), e || ', T2 untouched', case when call ~ 'complete' then 'fault 8: ' else 'fault 9: ' end || call) from (values
+    ('complete(%1$L, %2$L, ''T1'')', 'SB409'), ('complete(%1$L, %2$L, ''T1'', null, %3$L)', 'SB409'), ('complete(%1$L, %2$L, ''T2'', null, %3$L)', 'SB409'),
+    ('complete_batch(%1$L, ''T1'', array[%2$L])', null), ('complete_batch(%1$L, ''T2'', array[%2$L], array[%3$L])', null),
+    ('fail(%1$L, %2$L, ''T1'')', 'SB409'), ('fail(%1$L, %2$L, ''T1'', null, %3$L)', 'SB409'), ('fail(%1$L, %2$L, ''T2'', null, %3$L)', 'SB409'),
+    ('release(%1$L, %2$L, ''T1'')', 'SB409'), ('release(%1$L, %2$L, ''T1'', %3$L)', 'SB409'), ('release(%1$L, %2$L, ''T2'', %3$L)', 'SB409')) v(call, e) where e is not null;
+select matches(test.taken_over(call), 'conflict, T2 untouched$', 'fault 8: ' || call) from unnest(array['complete_batch(%1$L, ''T1'', array[%2$L])', 'complete_batch(%1$L, ''T2'', array[%2$L], array[%3$L])']) call;
+
+-- fault 14: there are no slots that could be released: what is in flight is the claimed rows. A paused worker that comes back and gives its
+-- todo up twice changes nothing of it.
+select test.clear() \g /dev/null
+select test.create('a', 'q', 'k' || n) from generate_series(1, 3) n \g /dev/null
+create function test.in_flight() returns text language sql as $$
+    select c.claimed || ' of ' || (select count(*) from switchboard.todos where state = 'claimed' and due_at > switchboard.now()) from switchboard.queue_counts(test.a()) c where c.queue = 'q'
+$$;
+select id::text as paused from switchboard.claim_next(test.a(), 'paused', '{q}', 1) \gset
+select test.pass('1 s') \g /dev/null
+select is((select id::text from switchboard.claim_next(test.a(), 'w2', '{q}', 60)), :'paused', 'fault 14: another takes over what the paused worker held');
+select switchboard.claim_next(test.a(), 'w3', '{q}', 60) \g /dev/null
+select is(test.in_flight(), '2 of 2', 'fault 14: two are in flight');
+select test.conflict(format('select switchboard.release(test.a(), %L, ''paused'')', :'paused'), 'fault 14: the paused worker gives it up, time ' || n) from generate_series(1, 2) n;
+select is(test.in_flight(), '2 of 2', 'fault 14: in flight is what is claimed');
+select switchboard.release(test.a(), :'paused', 'w2') \g /dev/null
+select test.conflict(format('select switchboard.release(test.a(), %L, ''w2'')', :'paused'), 'fault 14: nor does the holder give it up twice');
+select is(test.in_flight(), '1 of 1', 'fault 14: one is left');
+
+-- fault 21: a parked retry keeps its slot; A(k) dead, B(k) created, retry(A): conflict; a sweep over both, parked and due, finishes for all others
+select test.clear() \g /dev/null
+select test.make('dead', p_key => 'k') as a \gset
+select test.make('parked', p_key => 'k') as b \gset
+select ok(not t.created and t.id::text = :'b', 'fault 21: a parked retry keeps its slot') from switchboard.create_todo(test.a(), 'q', 't', p_idempotency_key => 'k') t;
+select test.conflict(format('select switchboard.retry(test.a(), %L)', :'a'), 'fault 21: retry(A) while B is parked: conflict');
+create table test.dues as select n, test.make('parked', 'a', 'q', 'other ' || n) as id from generate_series(1, 5) n;
+select test.make('lapsed', p_key => 'lapsed') as lapsed, test.pass('1 h') \gset
+select is(switchboard.tick() - '{retire_endpoints,settle_marks,fold_attempts,prune}'::text[], '{"reap_expired": 1, "requeue_due_retries": 6}', 'fault 21: a sweep over both finishes for all others');
+select is((select array_agg(test.situation(id)) from (select :'b' as id union all select id from test.dues union all select :'lapsed') s), array_fill('pending'::text, '{7}'), 'fault 21: B and the others are pending');
+select is(test.situation(:'a'), 'dead', 'fault 21: A is a dead letter still');
+select test.conflict(format('select switchboard.retry(test.a(), %L)', :'a'), 'fault 21: retry(A) while B is pending: conflict');
+select is(test.situation(:'b'), 'pending', 'fault 21: which leaves B alone');
+
+-- fault 67: the login of an endpoint leaves a transaction open with a claim in it, and the endpoint expires: the sweeps pass it by
+select test.clear(), test.real_time(), test.login('idle', 'switchboard_worker') as idle \gset
+select switchboard.bind_login(test.a(), :'idle') \g /dev/null
+select test.create('a'), test.create('a'), test.create('b') as of_b \gset
+select switchboard.claim(test.b(), :'of_b', 'w1'), test.lapse() \g /dev/null
+select test.connect('idle', :'idle') \g /dev/null
+select test.there('idle', s) from unnest(array['begin', 'do $b$ begin perform switchboard.claim_next(null, ''idle''); end $b$']) s \g /dev/null
+update switchboard.endpoints set expires_at = switchboard.now() - interval '1 s' where id::text = test.a();
+update switchboard.sweeps set last_run_at = 'epoch';
+set lock_timeout = '2s';
+select is((select count(*) from jsonb_each(switchboard.tick()) t where jsonb_typeof(t.value) = 'number'), (select count(*) from unnest(switchboard.sweep_names())), 'fault 67: a claim left open on an expired endpoint holds up no sweep');
+select is(test.situation(:'of_b'), 'pending', 'fault 67: what lapsed elsewhere is swept');
+select test.there('idle', 'rollback') \g /dev/null
+update switchboard.sweeps set last_run_at = 'epoch';
+select switchboard.tick() \g /dev/null
+select is((select array_agg(distinct test.situation(id::text)) from switchboard.todos where endpoint_id::text = test.a()), '{dead}', 'fault 67: and when it is over the next sweep retires it');
+
+select * from finish();
