@@ -90,7 +90,8 @@ class Product:
         with self.cluster.connect(self.database) as admin:
             row = admin.execute(
                 """select count(*) from switchboard.todos
-                    where endpoint_id = %s and queue = %s and state = 'pending' and assignee is null""",
+                    where endpoint_id = %s and queue = %s and assignee is null
+                      and state = 'pending'""",
                 [endpoint, queue],
             ).fetchone()
         return int(str(row[0])) if row else 0

@@ -15,7 +15,7 @@ declare
         ['switchboard_app',      'The gateway: may act for every endpoint.'],
         ['switchboard_operator', 'People and scripts that run Switchboard: the operator functions.'],
         ['switchboard_worker',   'Workers: each login of it is bound to one endpoint.'],
-        ['switchboard_readonly', 'Reports and dashboards: the views.'],
+        ['switchboard_readonly', 'Reports and dashboards: looks, changes nothing.'],
         ['switchboard_cron',     'Schedulers: may call tick().']];
     v_schemas  constant text[][] := array[
         ['switchboard',            'Switchboard: a durable work queue for AI agents. Call its functions; its tables are private.'],

@@ -12,7 +12,7 @@ CREATE TYPE switchboard.claim_terms AS (
 	at timestamp with time zone,
 	due_from timestamp with time zone,
 	any_due boolean,
-	has_assigned boolean,
+	any_assigned boolean,
 	only_from timestamp with time zone
 );
 
@@ -115,7 +115,6 @@ CREATE TABLE switchboard.endpoints (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     due_from timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
-    has_assigned boolean DEFAULT false NOT NULL,
     CONSTRAINT endpoints_default_lease_seconds_check CHECK (((default_lease_seconds >= 60) AND (default_lease_seconds <= 86400))),
     CONSTRAINT endpoints_expires_at_check CHECK (isfinite(expires_at)),
     CONSTRAINT endpoints_queues_check CHECK (((cardinality(queues) >= 1) AND (cardinality(queues) <= 32))),
@@ -159,8 +158,6 @@ COMMENT ON COLUMN switchboard.endpoints.updated_at IS 'When its grant last chang
 
 COMMENT ON COLUMN switchboard.endpoints.due_from IS 'Hint for claims: no lease or backoff that ended before this is known to be waiting still (functions/claim).';
 
-COMMENT ON COLUMN switchboard.endpoints.has_assigned IS 'Hint for claims: whether a todo was ever assigned here; only then they look for assigned ones.';
-
 CREATE TABLE switchboard.todos (
     endpoint_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -187,8 +184,7 @@ CREATE TABLE switchboard.todos (
     title text NOT NULL,
     idempotency_key text,
     payload jsonb DEFAULT '{}'::jsonb NOT NULL,
-    result jsonb,
-    CONSTRAINT todos_sound CHECK (((attempt <= max_attempts) AND ((completed_at IS NULL) = ((state < 'done'::switchboard.todo_state) OR (due_at IS NOT NULL)))))
+    result jsonb
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 
@@ -599,13 +595,15 @@ CREATE INDEX events_webhook ON switchboard.events USING btree (endpoint_id, webh
 
 CREATE INDEX todo_attempts_xid ON switchboard.todo_attempts USING btree (xid);
 
+CREATE INDEX todos_assigned ON switchboard.todos USING btree (endpoint_id, assignee, queue, created_at, id) WHERE ((state = 'pending'::switchboard.todo_state) AND (assignee IS NOT NULL));
+
 CREATE INDEX todos_due ON switchboard.todos USING btree (endpoint_id, due_at) WHERE (due_at IS NOT NULL);
 
 CREATE INDEX todos_finished ON switchboard.todos USING btree (endpoint_id, queue, state, id) WHERE (completed_at IS NOT NULL);
 
 CREATE UNIQUE INDEX todos_live_key ON switchboard.todos USING btree (endpoint_id, idempotency_key) WHERE ((completed_at IS NULL) AND (idempotency_key IS NOT NULL));
 
-CREATE INDEX todos_pending ON switchboard.todos USING btree (endpoint_id, assignee, queue, created_at, id) WHERE (state = 'pending'::switchboard.todo_state);
+CREATE INDEX todos_pool ON switchboard.todos USING btree (endpoint_id, queue, created_at, id) WHERE ((state = 'pending'::switchboard.todo_state) AND (assignee IS NULL));
 
 ALTER TABLE ONLY switchboard.attempt_totals
     ADD CONSTRAINT attempt_totals_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);

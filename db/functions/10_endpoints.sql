@@ -166,6 +166,31 @@ end $$;
 comment on function switchboard.rotate_credential(text, integer) is
 'A new credential for the endpoint, returned this once; the old ones end at once or after p_grace_seconds (0..604800). Errors: not_found, conflict, invalid_argument. Writes credentials; notifies switchboard_control.';
 
+create or replace function switchboard.set_grant(
+    p_endpoint_id text, p_queues text[] default null, p_verbs text[] default null, p_webhook_max integer default null,
+    p_webhook_source_types text[] default null)
+returns void
+language plpgsql volatile security definer set search_path = switchboard, pg_temp
+as $$
+declare
+    v_endpoint endpoints := own_endpoint(p_endpoint_id);
+begin
+    if p_webhook_max not between 0 and 1000 then
+        perform refuse_argument('webhook_max', 'must be 0 to 1000');
+    end if;
+    perform check_grant(coalesce(p_queues, v_endpoint.queues), coalesce(p_verbs, v_endpoint.verbs),
+                        coalesce(p_webhook_source_types, v_endpoint.webhook_source_types));
+    update endpoints e
+    set queues = case when p_queues is null then e.queues else array(select distinct q from unnest(p_queues) q order by q) end,
+        verbs = coalesce(p_verbs, e.verbs), webhook_max = coalesce(p_webhook_max, e.webhook_max),
+        webhook_source_types = coalesce(p_webhook_source_types, e.webhook_source_types), updated_at = clock()
+    where e.id = v_endpoint.id;
+    insert into queue_marks (endpoint_id, queue) select distinct v_endpoint.id, q from unnest(p_queues) q on conflict do nothing;
+    perform pg_notify('switchboard_control', v_endpoint.id::text);
+end $$;
+comment on function switchboard.set_grant(text, text[], text[], integer, text[]) is
+'Changes what the endpoint may do; NULL leaves a part as it is, a list replaces it whole. Arguments as vend_endpoint. Todos in a queue that is taken away stay, claimed by nobody until it is granted again. Errors: not_found, conflict (revoked), invalid_argument. Writes endpoints, queue_marks; notifies switchboard_control.';
+
 create or replace function switchboard.set_default_lease(p_endpoint_id text, p_lease_ttl_seconds integer) returns void
 language plpgsql volatile security definer set search_path = switchboard, pg_temp
 as $$

@@ -120,25 +120,33 @@ create or replace function switchboard.element_todo(p_endpoint switchboard.endpo
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 declare
-    v_field text;
+    v_field   text;
+    v_state   text;
+    v_message text;
+    v_detail  text;
 begin
     if jsonb_typeof(p_element) is distinct from 'object' then
-        perform refuse_argument('todos', format('element %s must be an object', p_ordinal));
+        perform refuse_argument('todos', 'must hold objects');
     end if;
     select k into v_field from jsonb_object_keys(p_element) k
     where k not in ('queue', 'title', 'payload', 'idempotency_key', 'kind', 'source', 'assignee', 'max_attempts') limit 1;
     if found then
-        perform refuse_argument(one_line(v_field, 40), format('is not a field of a todo (element %s)', p_ordinal));
+        perform refuse_argument(one_line(v_field, 40), 'is not a field of a todo');
     end if;
     select k into v_field from jsonb_each(p_element) e (k, v)
     where k <> 'payload' and jsonb_typeof(v) not in ('null', case k when 'max_attempts' then 'number' else 'string' end)
        or k = 'max_attempts' and jsonb_typeof(v) = 'number' and v::text !~ '^[0-9]{1,4}$' limit 1;
     if found then
-        perform refuse_argument(v_field, format('has the wrong type (element %s)', p_ordinal));
+        perform refuse_argument(v_field, 'has the wrong type');
     end if;
     return new_todo(p_endpoint, p_at, 'sql', p_element ->> 'queue', p_element ->> 'title', p_element -> 'payload',
                     p_element ->> 'idempotency_key', p_element ->> 'kind', p_element ->> 'source', p_element ->> 'assignee',
                     (p_element ->> 'max_attempts')::integer, p_ordinal);
+exception when others then  -- again, with the element named
+    get stacked diagnostics v_state = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail;
+    perform refuse(coalesce((select e.code from error_table() e where e.sqlstate = v_state), 'internal'),
+                   format('element %s: %s', p_ordinal, v_message), coalesce(nullif(v_detail, '')::jsonb, '{}') || jsonb_build_object('element', p_ordinal));
+    return null;
 end $$;
 comment on function switchboard.element_todo(switchboard.endpoints, timestamptz, jsonb, integer) is
 'The checked row for one element of create_todos; p_ordinal (from 1) keeps the order of the batch and is named in errors.';

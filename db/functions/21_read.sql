@@ -140,14 +140,36 @@ as $$
 declare
     v_now      timestamptz := clock();
     v_endpoint endpoints;
+    v_queue    text;
 begin
     select * into v_endpoint from endpoints e where e.id = scope(p_endpoint_id, 'list_todos');
     if not found or not is_active(v_endpoint.revoked_at, v_endpoint.expires_at, v_now) then
         return;
     end if;
+    foreach v_queue in array coalesce(p_queues, '{}') loop
+        perform check_queue(v_queue, v_endpoint.queues);
+    end loop;
     return query
         select s.* from todos_of(v_endpoint.id, null, 'pending', 1000) t cross join lateral show(t) s
         where t.queue = any (v_endpoint.queues) and (p_queues is null or t.queue = any (p_queues)) and may_ring(t, v_now);
 end $$;
 comment on function switchboard.pending_doorbell_todos(text, text[]) is
-'The pending todos of the endpoint that may ring now, oldest first, of the oldest 1,000; none for an endpoint that is not active. p_queues: NULL: all granted. Marks nothing. Reads todos.';
+'The pending todos of the endpoint that may ring now, oldest first, of the oldest 1,000; none for an endpoint that is not active. p_queues: NULL: all granted. Marks nothing. Errors: forbidden, invalid_argument. Reads todos.';
+
+create or replace function switchboard.unsound_todos(p_limit integer default 100)
+returns table (endpoint_id uuid, id uuid, problem text)
+language sql stable security definer set search_path = switchboard, pg_temp
+as $$
+    select t.endpoint_id, t.id, p.problem
+    from todos t cross join lateral (values
+        (t.attempt between 0 and t.max_attempts and t.claims >= t.attempt, 'attempts are counted wrong'),
+        ((t.lease_token is not null) = (t.state = 'claimed') and (t.state <> 'claimed' or num_nulls(t.owner, t.due_at, t.claimed_at) = 0),
+         'a lease is held exactly while claimed'),
+        (t.due_at is null or t.state in ('claimed', 'failed'), 'only a lease or a backoff ends by itself'),
+        ((t.completed_at is not null) = (t.state = 'done' or (t.state = 'failed' and t.due_at is null)),
+         'completed_at is set exactly while done or a dead letter')) p (holds, problem)
+    where not p.holds
+    limit p_limit
+$$;
+comment on function switchboard.unsound_todos(integer) is
+'Todos that break what holds between their columns, up to p_limit, with what is broken; none, ever, unless somebody wrote to the table by hand. Scans todos.';

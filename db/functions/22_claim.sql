@@ -62,10 +62,10 @@ begin
     if v_grant.open then
         return (v_endpoint, p_owner, coalesce(p_queues, v_grant.queues),
                 least(v_grant.lease_seconds, 86400),
-                v_at, v_grant.due_from, v_grant.any_due, v_grant.any_assigned,
+                v_at, v_grant.due_from, v_grant.any_due, v_grant.any_assigned, timestamptz 'epoch',
                 case when not v_grant.any_due and not v_grant.any_assigned then v_grant.only_from end)::switchboard.claim_terms;
     end if;
-    return (null, null, null, null, v_at, null, null, null, null)::switchboard.claim_terms;
+    return (null, null, null, null, v_at, null, null, null, null, null)::switchboard.claim_terms;
 end $$;
 comment on function switchboard.claim_terms(text, text, text, text[], integer) is
 'Checks the arguments of a claim against the endpoint''s grant. Lease: per call, else the endpoint''s, else the installation''s; above 86400 clamped. An endpoint out of scope or inactive gives terms without an endpoint, which claim nothing. On the path of every claim, so it qualifies names instead of pinning search_path. Errors: invalid_argument, forbidden. Reads endpoints, settings.';
@@ -249,6 +249,7 @@ begin
     from unnest(p_terms.queues) q cross join lateral (
         select t.created_at, t.id from todos t
         where t.endpoint_id = p_terms.endpoint_id and t.assignee = p_terms.owner and t.queue = q and t.state = 'pending'
+          and t.created_at >= p_terms.assigned_from
         order by t.created_at, t.id limit 1) a
     where 'assigned ' || q <> all (p_skip) and (p_id is null or (a.created_at, a.id) < (p_created_at, p_id))
     order by a.created_at, a.id limit 1;
@@ -314,11 +315,12 @@ as $$
 declare
     v_row todos;
 begin
+    if p_terms.endpoint_id is null and exists (select from todos t where t.endpoint_id = p_endpoint_id and t.id = as_uuid(p_id)) then
+        perform refuse('conflict', 'the endpoint is revoked or expired: nothing on it can be claimed');
+    end if;
     v_row := lock_claimable(p_endpoint_id, as_uuid(p_id), p_terms.at);
     if v_row.id is null then  -- absent, not claimable, or locked by somebody: a claim waits for nobody
         perform refuse_todo(p_endpoint_id, p_id);
-    elsif p_terms.endpoint_id is null then
-        perform refuse('conflict', 'the endpoint is revoked or expired: nothing on it can be claimed');
     elsif v_row.assignee <> p_terms.owner then
         perform refuse_todo(p_endpoint_id, p_id);
     end if;
@@ -365,8 +367,15 @@ begin
         v_todo := claim_oldest(v_terms);
         exit when v_todo.id is null;
         return next v_todo;
-        if v_n % 100 = 0 and v_todo.assignee is null then  -- what this call took stands dead at the heads until it commits
-            perform raise_mark(v_todo.endpoint_id, v_todo.queue);
+        -- what this call took stands dead at the heads until it commits: look from behind it
+        if v_todo.assignee is not null and v_todo.claims = 1 then
+            v_terms.assigned_from := v_todo.created_at;
+        end if;
+        if v_n % 50 = 0 then
+            perform raise_mark(v_terms.endpoint_id, v_todo.queue);
+            v_terms.due_from := coalesce((
+                select t.due_at from todos t where t.endpoint_id = v_terms.endpoint_id and t.due_at between v_terms.due_from and v_terms.at
+                order by t.due_at limit 1), v_terms.at);
         end if;
     end loop;
 end $$;

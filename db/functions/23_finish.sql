@@ -156,6 +156,10 @@ begin
       and exists (select from endpoints e where e.id = p_endpoint_id and is_active(e.revoked_at, e.expires_at, v_now))
     returning * into v_row;
     if not found then
+        if exists (select from todos t join endpoints e on e.id = t.endpoint_id
+                   where t.endpoint_id = p_endpoint_id and t.id = as_uuid(p_id) and not is_active(e.revoked_at, e.expires_at, v_now)) then
+            perform refuse('conflict', 'the endpoint is revoked or expired: create the todo on an active one');
+        end if;
         perform refuse_todo(p_endpoint_id, p_id);
     end if;
     perform wake_queue(v_row.endpoint_id, v_row.queue, v_row.created_at);

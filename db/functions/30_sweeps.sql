@@ -183,6 +183,7 @@ begin
             select t.endpoint_id, t.id, t.event_id from todos t
             where t.endpoint_id = v_queue.endpoint_id and t.queue = v_queue.queue and t.state = v_queue.state and t.completed_at is not null
               and (t.completed_at < v_queue.keep_from or t.id <= v_queue.excess_to) and is_folded(t)
+              and t.id <= greatest(v_queue.excess_to, new_id(v_queue.keep_from))  -- what is younger has not ended before it was made
             order by t.id limit v_limit - v_total for update skip locked
         ), gone as (
             delete from todos t using old where t.endpoint_id = old.endpoint_id and t.id = old.id returning t.id

@@ -26,7 +26,7 @@ as $$
          f.queue || '{"state": {"enum": ["pending", "claimed", "done", "failed"]}, "limit": {"type": "integer", "minimum": 1, "maximum": 200}, "include_payload": {"type": "boolean"}}',
          '{}'::text[], 'todos', h.reads, '{}'::jsonb),
         ('get_todo', 'Read one todo with its payload and result.',
-         f.id, '{id}', 'todo', h.reads, '{}'),
+         f.id || '{"include_result": {"type": "boolean", "description": "also one over 4 KiB"}}', '{id}', 'todo', h.reads, '{}'),
         ('read_event', 'Read the raw delivery a todo names in event_id, in pieces: go on from next_offset.',
          f.id || '{"offset": {"type": "integer", "minimum": 0}, "limit": {"type": "integer", "minimum": 1, "maximum": 32768}}', '{id}', 'event', h.reads, '{}'),
         ('claim', 'Take one todo by id under a lease. Keep its lease_token: the other verbs need it.',
@@ -137,7 +137,8 @@ begin
     select a.k, s.type into v_name, v_type
     from jsonb_each(p_args) a (k, v), lateral (select coalesce(p_input -> a.k ->> 'type', case when p_input -> a.k ? 'enum' then 'string' end)) s (type)
     where a.v <> 'null' and (
-        s.type <> case when jsonb_typeof(a.v) = 'number' and a.v::text ~ '^-?[0-9]{1,9}$' then 'integer' else jsonb_typeof(a.v) end
+        s.type <> case when jsonb_typeof(a.v) <> 'number' then jsonb_typeof(a.v)
+                       when abs(a.v::numeric) < 1e9 and a.v::numeric = trunc(a.v::numeric) then 'integer' else 'number' end
         or s.type = 'array' and exists (select from jsonb_array_elements(case when s.type = 'array' and jsonb_typeof(a.v) = 'array' then a.v else '[]' end) e where jsonb_typeof(e) <> 'string')
         or p_input -> a.k ? 'enum' and not p_input -> a.k -> 'enum' @> a.v)
     limit 1;
@@ -150,24 +151,68 @@ end $$;
 comment on function switchboard.check_arguments(jsonb, jsonb, text[]) is
 'Refuses unknown, missing and wrongly typed arguments of a tool, naming the field (invalid_argument). Null counts as left out. Ranges are for the verbs themselves.';
 
-create or replace function switchboard.todo_json(p_todo switchboard.todo, p_payload boolean default false) returns jsonb
+create or replace function switchboard.clip(p_text text, p_bytes integer) returns text
+language plpgsql immutable set search_path = switchboard, pg_temp
+as $$
+declare
+    v_text  text := p_text;
+    v_bytes integer := octet_length(to_json(v_text)::text);
+begin
+    while v_bytes > p_bytes loop
+        v_text := left(p_text, greatest(length(v_text) * p_bytes / v_bytes - 2, 0)) || '…';
+        v_bytes := octet_length(to_json(v_text)::text);
+    end loop;
+    return v_text;
+end $$;
+comment on function switchboard.clip(text, integer) is 'p_text, cut so that it takes at most p_bytes (8 or more) as a JSON string; a cut one ends with an ellipsis.';
+
+create or replace function switchboard.todo_json(p_todo switchboard.todo, p_whole boolean default false) returns jsonb
 language plpgsql stable set search_path = switchboard, pg_temp
 as $$
 declare
-    v_json jsonb := jsonb_strip_nulls(jsonb_build_object(
-        'id', p_todo.id, 'queue', p_todo.queue, 'state', p_todo.state, 'kind', p_todo.kind, 'source', p_todo.source, 'title', p_todo.title,
-        'assignee', p_todo.assignee, 'owner', p_todo.owner, 'lease_expires_at', p_todo.lease_expires_at, 'lease_token', p_todo.lease_token,
+    v_title integer := case when p_whole then 100000 else 200 end;
+    v_label integer := case when p_whole then 100000 else 70 end;
+begin
+    return jsonb_strip_nulls(jsonb_build_object(
+        'id', p_todo.id, 'queue', p_todo.queue, 'state', p_todo.state, 'kind', clip(p_todo.kind, v_label), 'source', clip(p_todo.source, v_label),
+        'title', clip(p_todo.title, v_title), 'assignee', clip(p_todo.assignee, v_label), 'owner', clip(p_todo.owner, v_label),
+        'lease_expires_at', p_todo.lease_expires_at, 'lease_token', p_todo.lease_token,
         'attempt', p_todo.attempt, 'max_attempts', p_todo.max_attempts, 'next_retry_at', p_todo.next_retry_at,
         'dead_letter', nullif(p_todo.dead_letter, false), 'trust_mode', p_todo.trust_mode, 'verified', p_todo.verified,
         'event_id', p_todo.event_id, 'created_at', p_todo.created_at, 'completed_at', p_todo.completed_at));
-begin
-    if p_payload then
-        return v_json || jsonb_build_object('payload', p_todo.payload);
-    end if;
-    return v_json || jsonb_build_object('payload_bytes', octet_length(p_todo.payload::text));
 end $$;
 comment on function switchboard.todo_json(switchboard.todo, boolean) is
-'A todo as agents see it: without what is NULL, without result and key, the payload only when p_payload, else its size as rendered.';
+'A todo as agents see it: without what is NULL, without payload, result and key; long texts are cut unless p_whole. At most 1,000 bytes then.';
+
+create or replace function switchboard.claimed_json(p_todo switchboard.todo) returns jsonb
+language plpgsql stable set search_path = switchboard, pg_temp
+as $$
+begin
+    return todo_json(p_todo) - 'owner' || jsonb_build_object('payload', p_todo.payload);
+end $$;
+comment on function switchboard.claimed_json(switchboard.todo) is 'A todo as its claimer gets it: with payload and lease token; the owner is the claimer.';
+
+create or replace function switchboard.whole_json(p_todo switchboard.todo, p_result boolean) returns jsonb
+language plpgsql stable set search_path = switchboard, pg_temp
+as $$
+declare
+    v_bytes integer := octet_length(p_todo.result::text);
+begin
+    return todo_json(p_todo, true) || jsonb_build_object('payload', p_todo.payload)
+        || jsonb_strip_nulls(jsonb_build_object('idempotency_key', p_todo.idempotency_key))
+        || case when v_bytes is null then '{}' when v_bytes <= 4096 or p_result then jsonb_build_object('result', p_todo.result)
+                else jsonb_build_object('result_bytes', v_bytes) end;
+end $$;
+comment on function switchboard.whole_json(switchboard.todo, boolean) is 'A todo with all there is: the answer of get_todo. A result over 4 KiB only with p_result, else result_bytes.';
+
+create or replace function switchboard.answer_bytes(p_row jsonb) returns integer
+language plpgsql immutable set search_path = switchboard, pg_temp
+as $$
+begin
+    -- an MCP answer holds it twice: as it is, and as text whose quotes and backslashes are escaped
+    return 2 * octet_length(p_row::text) + length(p_row::text) - length(translate(p_row::text, '"\', '')) + 8;
+end $$;
+comment on function switchboard.answer_bytes(jsonb) is 'How many bytes p_row takes in an MCP answer.';
 
 create or replace function switchboard.list_json(p_endpoint_id text, p_args jsonb) returns jsonb
 language plpgsql stable set search_path = switchboard, pg_temp
@@ -179,17 +224,37 @@ declare
     v_bytes integer := 0;
     v_full  boolean := coalesce((p_args ->> 'include_payload')::boolean, false);
 begin
-    for v_todo in select * from list_todos(p_endpoint_id, p_args ->> 'queue', p_args ->> 'state', (p_args ->> 'limit')::integer) loop
-        v_row := todo_json(v_todo, v_full);
-        v_bytes := v_bytes + octet_length(v_row::text) + 2;
+    for v_todo in select * from list_todos(p_endpoint_id, p_args ->> 'queue', p_args ->> 'state', (p_args ->> 'limit')::numeric::integer) loop
+        v_row := todo_json(v_todo) || case when v_full then jsonb_build_object('payload', v_todo.payload)
+                                           else jsonb_build_object('payload_bytes', octet_length(v_todo.payload::text)) end;
+        v_bytes := v_bytes + answer_bytes(v_row);
         if v_bytes > 60000 and not v_full then  -- an answer stays under 64 KiB unless payloads were asked for
-            return jsonb_build_object('todos', to_jsonb(v_rows), 'truncated', true);
+            return jsonb_build_object('todos', to_jsonb(v_rows), 'truncated', true, 'next', 'narrow it by queue or state to see the rest');
         end if;
         v_rows := v_rows || v_row;
     end loop;
     return jsonb_build_object('todos', to_jsonb(v_rows));
 end $$;
 comment on function switchboard.list_json(text, jsonb) is 'The answer of list_todos over MCP; truncated: true when rows were left out to keep it under 64 KiB.';
+
+create or replace function switchboard.webhooks_json(p_endpoint_id text) returns jsonb
+language plpgsql stable set search_path = switchboard, pg_temp
+as $$
+declare
+    v_row   jsonb;
+    v_rows  jsonb[] := '{}';
+    v_bytes integer := 0;
+begin
+    for v_row in select to_jsonb(w) from list_webhooks(p_endpoint_id) w loop
+        v_bytes := v_bytes + answer_bytes(v_row);
+        if v_bytes > 60000 then
+            return jsonb_build_object('webhooks', to_jsonb(v_rows), 'truncated', true);
+        end if;
+        v_rows := v_rows || v_row;
+    end loop;
+    return jsonb_build_object('webhooks', to_jsonb(v_rows));
+end $$;
+comment on function switchboard.webhooks_json(text) is 'The answer of list_webhooks over MCP; truncated: true when rows were left out to keep it under 64 KiB.';
 
 create or replace function switchboard.dispatch(p_endpoint_id uuid, p_owner text, p_tool text, p_args jsonb, p_shell jsonb) returns jsonb
 language plpgsql volatile set search_path = switchboard, pg_temp
@@ -198,7 +263,7 @@ declare
     v_endpoint text := p_endpoint_id;
     v_id       text := p_args ->> 'id';
     v_token    text := p_args ->> 'lease_token';
-    v_lease    integer := (p_args ->> 'lease_ttl_seconds')::integer;
+    v_lease    integer := (p_args ->> 'lease_ttl_seconds')::numeric::integer;
     v_result   jsonb := nullif(p_args -> 'result', 'null');
     v_todo     todo;
     v_created  created_todo;
@@ -207,16 +272,14 @@ begin
     case p_tool
         when 'list_todos' then return list_json(v_endpoint, p_args);
         when 'get_todo' then
-            v_todo := get_todo(v_endpoint, v_id);
-            return jsonb_build_object('todo', todo_json(v_todo, true) || jsonb_strip_nulls(jsonb_build_object('idempotency_key', v_todo.idempotency_key))
-                || case when v_todo.result is null then '{}'::jsonb else jsonb_build_object('result', v_todo.result) end);
-        when 'read_event' then return read_event(v_endpoint, v_id, (p_args ->> 'offset')::integer, (p_args ->> 'limit')::integer);
-        when 'claim' then return jsonb_build_object('todo', todo_json(claim(v_endpoint, v_id, p_owner, v_lease), true));
+            return jsonb_build_object('todo', whole_json(get_todo(v_endpoint, v_id), coalesce((p_args ->> 'include_result')::boolean, false)));
+        when 'read_event' then return read_event(v_endpoint, v_id, (p_args ->> 'offset')::numeric::integer, (p_args ->> 'limit')::numeric::integer);
+        when 'claim' then return jsonb_build_object('todo', claimed_json(claim(v_endpoint, v_id, p_owner, v_lease)));
         when 'claim_next' then
             select * into v_todo from claim_next(v_endpoint, p_owner,
                 case when jsonb_typeof(p_args -> 'queues') = 'array' then array(select jsonb_array_elements_text(p_args -> 'queues')) end, v_lease);
             return case when v_todo.id is null then '{"empty": true, "deferred": []}'::jsonb
-                        else jsonb_build_object('empty', false, 'todo', todo_json(v_todo, true)) end;
+                        else jsonb_build_object('empty', false, 'todo', claimed_json(v_todo)) end;
         when 'heartbeat' then v_todo := heartbeat(v_endpoint, v_id, p_owner, v_lease, v_token);
         when 'complete' then v_todo := complete(v_endpoint, v_id, p_owner, v_result, v_token);
         when 'fail' then v_todo := fail(v_endpoint, v_id, p_owner, v_result, v_token);
@@ -226,13 +289,13 @@ begin
             v_now := clock();
             v_created := enqueue(new_todo(creating_endpoint(v_endpoint, v_now), v_now, 'agent', p_args ->> 'queue', p_args ->> 'title',
                 nullif(p_args -> 'payload', 'null'), p_args ->> 'idempotency_key', p_args ->> 'kind', p_args ->> 'source',
-                p_args ->> 'assignee', (p_args ->> 'max_attempts')::integer));
+                p_args ->> 'assignee', (p_args ->> 'max_attempts')::numeric::integer));
             return jsonb_build_object('todo', todo_json(get_todo(v_endpoint, v_created.id::text)), 'created', v_created.created);
         when 'create_webhook' then
             return create_webhook(v_endpoint, p_args ->> 'source_type', p_args ->> 'target_queue',
                 decode(p_shell ->> 'sealed_secret', 'hex'), decode(p_shell ->> 'token_digest', 'hex'));
         when 'list_webhooks' then
-            return jsonb_build_object('webhooks', coalesce((select jsonb_agg(to_jsonb(w)) from list_webhooks(v_endpoint) w), '[]'));
+            return webhooks_json(v_endpoint);
     end case;
     return jsonb_build_object('todo', todo_json(v_todo));
 end $$;

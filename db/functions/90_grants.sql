@@ -54,6 +54,7 @@ as $$
     ('list_endpoints(uuid)',                                              '{operator,readonly}'),
     ('rotate_credential(text,integer)',                                   '{operator}'),
     ('revoke_endpoint(text)',                                             '{operator}'),
+    ('set_grant(text,text[],text[],integer,text[])',                      '{operator}'),
     ('set_default_lease(text,integer)',                                   '{operator}'),
     ('set_retention(text,integer,bigint)',                                '{operator}'),
     ('bind_login(text,text)',                                             '{operator}'),
@@ -69,6 +70,7 @@ as $$
     ('fail_any_endpoint(text,jsonb,uuid,boolean)',                        '{app,operator}'),
     ('release_any_endpoint(text,uuid,boolean)',                           '{app,operator}'),
     ('retry_any_endpoint(text,uuid)',                                     '{app,operator}'),
+    ('unsound_todos(integer)',                                            '{operator,readonly}'),
     -- sweeps, for who wants one alone
     ('reap_expired(integer)',                                             '{operator,cron}'),
     ('requeue_due_retries(integer)',                                      '{operator,cron}'),

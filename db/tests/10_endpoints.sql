@@ -79,6 +79,20 @@ select test.invalid(format('select switchboard.set_retention(%L, 0)', :'endpoint
 select test.invalid(format('select switchboard.set_retention(%L, null, -1)', :'endpoint_id'), 'rows', 'no retention: -1 rows');
 select test.not_found($$ select switchboard.set_retention('x') $$, 'the retention of a malformed endpoint');
 
+-- the grant
+select test.heard('switchboard_control') \g /dev/null
+select switchboard.set_grant(:'endpoint_id', '{inbox,new,new}', '{claim}', 3, '{github}') \g /dev/null
+select results_eq($$ select queues, verbs, webhook_max, webhook_source_types from switchboard.list_endpoints() where slug = 'alpha' $$, $$ values ('{inbox,new}'::text[], '{claim}'::text[], 3, '{github}'::text[]) $$, 'set_grant sets all of it');
+select is(test.heard('switchboard_control'), array[:'endpoint_id'], 'and tells the gateways');
+select switchboard.set_grant(:'endpoint_id', p_verbs => switchboard.default_verbs()) \g /dev/null
+select is((select queues from switchboard.list_endpoints() where slug = 'alpha'), '{inbox,new}'::text[], 'NULL leaves a part as it is');
+select is((switchboard.create_todo(:'endpoint_id', 'new', 't')).queue, 'new', 'a queue that was added takes todos');
+select is((select queue from switchboard.claim_next(:'endpoint_id', 'w', '{new}')), 'new', 'and gives them to claims');
+select test.forbidden(format('select switchboard.create_todo(%L, ''reviews'', ''t'')', :'endpoint_id'), 'one that was taken away is forbidden');
+select test.invalid(format('select switchboard.set_grant(%L, %s)', :'endpoint_id', a), f, 'no grant: ' || a) from (values ('''{}''', 'queues'), ('''{Q}''', 'queue'), ('''{quarantine}''', 'queues'), ('null, ''{fly}''', 'verbs'), ('null, null, -1', 'webhook_max'), ('null, null, 1001', 'webhook_max'), ('null, null, null, ''{fax}''', 'webhook_source_types')) v(a, f);
+select test.not_found(format('select switchboard.set_grant(%L, ''{q}'')', e), 'no grant for ' || coalesce(quote_literal(e), 'NULL')) from unnest(array[null, '', 'alpha', test.unknown()]) e;
+truncate switchboard.todos, switchboard.todo_attempts cascade;
+
 -- bound logins
 select test.login('w', 'switchboard_worker') as login, test.login('app', 'switchboard_app') as app \gset
 select lives_ok(format('select switchboard.bind_login(%L, %L)', :'endpoint_id', :'login'), 'a worker''s login is bound');
@@ -112,5 +126,7 @@ select test.conflict(format('select switchboard.%s', c), 'on a revoked endpoint:
 select is_empty(format('select * from switchboard.claim_next(%L, ''w'')', :'endpoint_id'), 'nothing is claimed from it');
 select test.conflict(format('select switchboard.vend_endpoint(%L, ''alpha'', ''{q}'')', :'ada'), 'its slug is never used again');
 select test.not_found(format('select switchboard.revoke_endpoint(%L)', e), 'no revoking ' || coalesce(quote_literal(e), 'NULL')) from unnest(array[null, '', 'alpha', test.unknown()]) e;
+
+select is_empty($$ select * from switchboard.unsound_todos() $$, 'every todo is sound');
 
 select * from finish();

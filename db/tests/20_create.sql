@@ -129,4 +129,6 @@ select test.not_found($$ select switchboard.create_todo_any_endpoint(test.b(), '
 select test.not_found(format($$ select switchboard.create_todo_any_endpoint(%L, 'q', 't') $$, e), 'nor on ' || coalesce(quote_literal(e), 'NULL')) from unnest(array[null, 'x', test.unknown()]) e;
 select test.conflict($$ select switchboard.create_todo_any_endpoint(test.endpoint('a2'), 'q', 't') $$, 'nor on an expired one');
 
+select is_empty($$ select * from switchboard.unsound_todos() $$, 'every todo is sound');
+
 select * from finish();

@@ -112,4 +112,24 @@ select switchboard.release(test.a(), :'id', 'w1') \g /dev/null
 select is((select array_agg(id::text) from switchboard.pending_doorbell_todos(test.a(), '{inbox}')), array[:'id'], 'a todo that comes back to pending may ring at once');
 select is_empty(format('select * from switchboard.pending_doorbell_todos(%L)', e), 'no doorbells for ' || coalesce(quote_literal(e), 'NULL')) from unnest(array[null, 'x', test.unknown()]) e;
 
+-- what holds between the columns of a todo, and the function that tells when it does not
+select is_empty($$ select * from switchboard.unsound_todos() $$, 'no todo is unsound');
+create table test.broken (change text);
+insert into test.broken values ('attempt = max_attempts + 1'), ('attempt = -1'), ('claims = attempt - 1'), ('lease_token = null'), ('due_at = null'), ('owner = null'), ('claimed_at = null'), ('completed_at = now()'), ('state = ''pending'''), ('state = ''done''');
+select test.clear() \g /dev/null
+select test.make('claimed') as id \gset
+create function test.problems(p_change text) returns bigint language plpgsql as $$
+declare
+    v_count bigint;
+begin
+    execute 'update switchboard.todos set ' || p_change;
+    select count(*) into v_count from switchboard.unsound_todos();
+    raise exception using errcode = 'P0001', message = v_count::text;
+exception when raise_exception then
+    return sqlerrm::bigint;
+end
+$$;
+select cmp_ok(test.problems(change), '>', 0::bigint, 'unsound: a claimed todo with ' || change) from test.broken;
+select is(test.problems('title = title'), 0::bigint, 'and nothing else is');
+
 select * from finish();

@@ -224,4 +224,6 @@ select is(test.taken('w'), :'old', 'a release below the mark is found at once');
 update switchboard.queue_marks set pending_from = 'infinity' where queue = 'q';
 select isnt(test.taken('w'), null, 'before a claim says that there is nothing it looks from the start');
 
+select is_empty($$ select * from switchboard.unsound_todos() $$, 'every todo is sound');
+
 select * from finish();

@@ -115,4 +115,6 @@ select is_empty($$ select * from switchboard.complete_batch(test.a(), 'w1', '{}'
 select is_empty($$ select * from switchboard.complete_batch(test.a(), 'w1', null) $$, 'NULL, no rows');
 select is((select array_agg(outcome) from switchboard.complete_batch(e, 'w1', (select array_agg(id) from test.mine where n in (2, 4)))), '{not_found,not_found}'::text[], 'all not_found on ' || coalesce(quote_literal(e), 'NULL')) from unnest(array[null, 'x', test.unknown(), test.b()]) e;
 
+select is_empty($$ select * from switchboard.unsound_todos() $$, 'every todo is sound');
+
 select * from finish();

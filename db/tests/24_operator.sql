@@ -62,4 +62,6 @@ select test.not_found(format('select switchboard.%s_any_endpoint(%L, p_actor_hum
 select is(test.stored(:'id') ->> 'owner', 'w1', 'Bob''s lease is untouched');
 select is_empty(format('select * from switchboard.todo_history_any_endpoint(%L, %L)', :'id', :'ada'), 'nor its history');
 
+select is_empty($$ select * from switchboard.unsound_todos() $$, 'every todo is sound');
+
 select * from finish();

@@ -168,4 +168,6 @@ select is((switchboard.claim(test.b(), test.create('b'), 'w')).state, 'claimed',
 select is((switchboard.claim(test.a(), test.create('a'), 'w')).state, 'claimed', 'fault 67: and so does its own');
 select test.there('rude', 'rollback') \g /dev/null
 
+select is_empty($$ select * from switchboard.unsound_todos() $$, 'every todo is sound');
+
 select * from finish();

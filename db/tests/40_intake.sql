@@ -92,4 +92,6 @@ select switchboard.claim(test.a(), :'ended', 'w'), switchboard.complete(test.a()
 select test.at(clock_timestamp() + interval '40 d'), switchboard.fold_attempts(), switchboard.prune() \g /dev/null
 select is((select array_agg(delivery_id) from switchboard.events), '{live}', 'an event of a live todo is kept, however old');
 
+select is_empty($$ select * from switchboard.unsound_todos() $$, 'every todo is sound');
+
 select * from finish();

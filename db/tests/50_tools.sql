@@ -48,7 +48,8 @@ select test.call('create_todo', '{"queue": "q", "title": "t", "payload": {"p": 1
 select ok(:'made'::jsonb @> '{"created": true, "todo": {"state": "pending", "queue": "q", "trust_mode": "agent", "verified": true}}', 'create_todo: trust agent');
 select ok(test.call('create_todo', '{"queue": "q", "title": "t", "idempotency_key": "k"}') @> jsonb_build_object('created', false, 'todo', jsonb_build_object('id', :'made'::jsonb #>> '{todo,id}')), 'create_todo again: the same');
 select test.call('claim_next') as got \gset
-select ok(:'got'::jsonb @> '{"empty": false, "todo": {"owner": "agent:test-a", "attempt": 1, "payload": {"p": 1}}}' and :'got'::jsonb #>> '{todo,lease_token}' is not null, 'claim_next: the todo with payload and token, held by agent:<slug>');
+select ok(:'got'::jsonb @> '{"empty": false, "todo": {"attempt": 1, "payload": {"p": 1}}}' and :'got'::jsonb #>> '{todo,lease_token}' is not null, 'claim_next: the todo with payload and token');
+select is((select owner from switchboard.todos where id::text = :'got'::jsonb #>> '{todo,id}'), 'agent:test-a', 'held by agent:<slug>');
 select cmp_ok(octet_length((:'got'::jsonb #- '{todo,payload}')::text), '<=', 1000, 'within 1,000 bytes beyond its payload');
 select (:'got'::jsonb #>> '{todo,id}') as id, (:'got'::jsonb #>> '{todo,lease_token}') as token \gset
 select is(test.code(test.call(t, jsonb_build_object('id', :'id', 'lease_token', 'wrong'))), 'conflict', t || ' with a wrong token') from unnest('{heartbeat,complete,fail,release}'::text[]) t;
@@ -86,5 +87,7 @@ select is(jsonb_array_length(test.call('list_webhooks') -> 'webhooks'), 1, 'list
 -- a credential that is revoked never acts
 select switchboard.revoke_endpoint(test.a()) \g /dev/null
 select is(test.code(test.call('list_todos')), 'unauthenticated', 'after the revocation');
+
+select is_empty($$ select * from switchboard.unsound_todos() $$, 'every todo is sound');
 
 select * from finish();

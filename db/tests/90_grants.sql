@@ -9,8 +9,8 @@ select roles, name from (values
     -- the gateway alone: it has seen a credential, or verified a signature
     ('app', '{authenticate,tools_for,call_tool,webhook_for,receive_delivery}'),
     -- operators alone: identity
-    ('operator', '{create_human,vend_endpoint,rotate_credential,revoke_endpoint,set_default_lease,set_retention,bind_login,unbind_login,create_webhook}'),
-    ('operator readonly', '{list_humans,find_endpoint,list_endpoints}'),
+    ('operator', '{create_human,vend_endpoint,rotate_credential,revoke_endpoint,set_grant,set_default_lease,set_retention,bind_login,unbind_login,create_webhook}'),
+    ('operator readonly', '{list_humans,find_endpoint,list_endpoints,unsound_todos}'),
     -- the board, by the gateway for a named human, and operators at a prompt
     ('app operator', '{create_todo_any_endpoint,get_todo_any_endpoint,todo_history_any_endpoint,list_todos_any_endpoint,claim_any_endpoint,heartbeat_any_endpoint,complete_any_endpoint,fail_any_endpoint,release_any_endpoint,retry_any_endpoint}'),
     -- time

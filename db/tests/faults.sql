@@ -7,7 +7,7 @@ select test.set_up(), test.stop_clock() \g /dev/null
 create table test.limits (call text, default_limit int, most int);
 insert into test.limits values
     ('claim_batch(test.a(), ''w'', %s)', 1, 1000), ('list_todos(test.a(), p_limit => %s)', 50, 200), ('list_todos_any_endpoint(p_limit => %s)', 50, 200),
-    ('reap_expired(%s)', 1000, 100000), ('requeue_due_retries(%s)', 1000, 100000), ('prune(%s)', null, null), ('read_event(test.a(), test.event(), 0, %s)', null, null);
+    ('unsound_todos(%s)', null, null), ('reap_expired(%s)', 1000, 100000), ('requeue_due_retries(%s)', 1000, 100000), ('prune(%s)', null, null), ('read_event(test.a(), test.event(), 0, %s)', null, null);
 create function test.event() returns text language sql as $$ select event_id::text from switchboard.todos where event_id is not null $$;
 select is_empty($$ select p.proname from pg_proc p, switchboard.granted() g where p.oid = ('switchboard.' || g.signature)::regprocedure and 'p_limit' = any (p.proargnames)
     and not exists (select from test.limits l where split_part(l.call, '(', 1) = p.proname) $$, 'fault 7: no function with a limit is left out');

@@ -211,4 +211,6 @@ select test.clear() \g /dev/null
 select ok(exists (select from pg_index i where i.indrelid = 'switchboard.todos'::regclass and pg_get_expr(i.indpred, i.indrelid) ~ 'pending'),
     'Claim never scans terminal rows: there is a partial index on pending rows (its use: plans.sql)');
 
+select is_empty($$ select * from switchboard.unsound_todos() $$, 'every todo is sound');
+
 select * from finish();

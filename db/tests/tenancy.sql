@@ -45,4 +45,6 @@ update switchboard.endpoints set verbs = '{list_todos}' where id::text = test.a(
 select is(test.as_login(:'bound', 'select * from switchboard.' || c) ->> 'error', 'SB403', 'a verb outside the grant is forbidden: ' || split_part(c, '(', 1)) from unnest(array['claim_next(null, ''w'')', 'claim_batch(null, ''w'', 1)', 'create_todo(null, ''q'', ''t'')', 'retry(null, ''x'')', 'complete(null, ''x'', ''w'')']) c;
 select is(test.as_login(:'bound', 'select count(*) as n from switchboard.list_todos(null)') -> 0 ->> 'n', '2', 'a granted one is not');
 
+select is_empty($$ select * from switchboard.unsound_todos() $$, 'every todo is sound');
+
 select * from finish();

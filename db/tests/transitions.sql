@@ -41,6 +41,9 @@ begin
     error := test.error_of(format('select * from switchboard.' || p_call, test.a(), v_id)) ->> 'sqlstate';
     situation := test.situation(v_id);
     unchanged := test.stored(v_id) = v_before;
+    if exists (select from switchboard.unsound_todos()) then
+        situation := situation || ', unsound';
+    end if;
     raise exception using errcode = 'P0001', message = 'undo', detail = jsonb_build_object('e', error, 's', situation, 'u', unchanged)::text;
 exception when raise_exception then
     declare

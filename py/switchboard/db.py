@@ -37,7 +37,11 @@ TRIES = 3
 CONFLICTS = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 
 # Results come as text where they are passed on as they are.
-CALL_TOOL: LiteralString = "select switchboard.call_tool(%s, %s, %s, %s::jsonb, %s::jsonb)::text"
+# The arguments of a call are taken out of the request's own text there, for numbers to stay exact.
+CALL_TOOL: LiteralString = (
+    "select switchboard.call_tool(%s, %s, %s,"
+    " coalesce(nullif(%s::jsonb #> '{params,arguments}', 'null'), '{}'), %s::jsonb)::text"
+)
 AUTHENTICATE: LiteralString = (
     "select switchboard.authenticate(%s, %s), switchboard.tools_for(%s, %s)"
 )

@@ -20,6 +20,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from switchboard.auth import Authenticator
+from switchboard.connections import BoundedProtocol, allowed
 from switchboard.db import Database
 from switchboard.errors import Problem
 from switchboard.guard import Guard, problem_response
@@ -159,7 +160,9 @@ def uvicorn_config(settings: Settings) -> uvicorn.Config:
         create_app(settings),
         host=settings.host,
         port=settings.port,
-        http="httptools",
+        http=BoundedProtocol,
+        ws="none",
+        limit_concurrency=allowed(settings),
         loop="uvloop",
         log_config=None,
         access_log=False,  # it would hold the tokens of webhook addresses

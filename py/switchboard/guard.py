@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from switchboard.errors import ErrorTable, Problem, internal
-from switchboard.limits import ClientGone
+from switchboard.limits import ClientGone, discard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,12 +35,28 @@ DEFAULT_HEADERS = [
 HTTPS_HEADERS = [(b"strict-transport-security", b"max-age=31536000")]
 
 
+class _BeforeTheEnd(Response):
+    """An answer to a request that is still coming in: sent at once, ended when that is read."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_unended(message: Message) -> None:
+            more = {"more_body": True} if message["type"] == "http.response.body" else {}
+            await send({**message, **more})
+
+        await super().__call__(scope, receive, send_unended)
+        await discard(receive)
+        await send({"type": "http.response.body"})
+
+
 def json_response(
-    body: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None
+    body: Mapping[str, object],
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    kind: type[Response] = Response,
 ) -> Response:
     """A JSON answer."""
     text = json.dumps(body, ensure_ascii=False)
-    return Response(text, status, headers, media_type="application/json")
+    return kind(text, status, headers, media_type="application/json")
 
 
 def problem_response(problem: Problem, errors: ErrorTable) -> Response:
@@ -52,7 +68,8 @@ def problem_response(problem: Problem, errors: ErrorTable) -> Response:
     if problem.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(problem.retry_after)))
     if status == 413:
-        headers["Connection"] = "close"  # the rest of the body is not read
+        headers["Connection"] = "close"  # the rest of the body is of no use
+        return json_response(problem.body(), status, headers, _BeforeTheEnd)
     return json_response(problem.body(), status, headers)
 
 

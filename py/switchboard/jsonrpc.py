@@ -25,12 +25,25 @@ if TYPE_CHECKING:
 SESSION_HEADER = "mcp-session-id"
 
 
-def parse(body: bytes) -> Any:
-    """The message; None when it is not JSON (the SDK then says so)."""
+def parse(body: bytes) -> tuple[str, Any]:
+    """The text of the body, and the message; None when it is not JSON (the SDK then says so).
+
+    The numbers in the message are Python's, the nearest it has; the text has them as they were
+    written.
+    """
+    text = ""
     try:
-        return json.loads(body)
+        text = body.decode("utf-8-sig")
+        try:
+            return text, json.loads(text)
+        except ValueError:  # so many digits that Python refuses to read them?
+            return text, json.loads(text, parse_int=_integer)
     except (ValueError, RecursionError):
-        return None
+        return text, None
+
+
+def _integer(digits: str) -> float:
+    return int(digits) if len(digits) < 4000 else float(digits)
 
 
 def accepts_json(headers: Headers) -> bool:

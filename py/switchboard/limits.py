@@ -8,6 +8,7 @@ forgotten, which can only be generous.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from starlette.types import Receive
 
 BODY_SECONDS = 30.0
+DISCARD_BYTES = 16 * 1024 * 1024
+DISCARD_SECONDS = 1.0
 
 
 class RateLimit:
@@ -106,6 +109,21 @@ async def read_body(receive: Receive, limit: int, declared: str | None = None) -
             "The request body did not arrive in time. Send it again.",
             status=408,
         ) from None
+
+
+async def discard(receive: Receive) -> None:
+    """Read the rest of a refused body and drop it, for a second and 16 MiB at most.
+
+    A connection that is closed with bytes unread is reset, and the answer on its way is lost.
+    """
+    left = DISCARD_BYTES
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_SECONDS):
+            while left > 0:
+                message = await receive()
+                if not message.get("more_body", False):
+                    return
+                left -= len(message.get("body", b""))
 
 
 def _too_large(limit: int) -> Problem:

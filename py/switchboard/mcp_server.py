@@ -54,7 +54,9 @@ def build_server(toolbox: Toolbox) -> Server[Any]:
 
     async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> HandlerResult:
         with anyio.CancelScope(shield=True):  # between execute and commit nothing may cut in
-            outcome = await toolbox.call(_caller(ctx), params.name, params.arguments or {})
+            outcome = await toolbox.call(
+                _caller(ctx), params.name, params.arguments or {}, _state(ctx)["text"]
+            )
         if outcome.code == "unknown_tool":
             raise MCPError(types.INVALID_PARAMS, outcome.message)
         return types.CallToolResult(
@@ -67,7 +69,7 @@ def build_server(toolbox: Toolbox) -> Server[Any]:
         result = await call_next(ctx)
         if ctx.method == "initialize" and isinstance(result, dict) and ctx.request is not None:
             result["instructions"] = _caller(ctx).instructions
-            ctx.request.scope["state"]["initialized"] = True
+            _state(ctx)["initialized"] = True
         return result
 
     server: Server[Any] = Server(
@@ -80,9 +82,14 @@ def build_server(toolbox: Toolbox) -> Server[Any]:
     return server
 
 
-def _caller(ctx: Context) -> Caller:
+def _state(ctx: Context) -> dict[str, Any]:
     request: Any = ctx.request
-    caller: Caller = request.scope["state"]["caller"]
+    state: dict[str, Any] = request.scope["state"]
+    return state
+
+
+def _caller(ctx: Context) -> Caller:
+    caller: Caller = _state(ctx)["caller"]
     return caller
 
 
@@ -179,13 +186,13 @@ class Gate:
         if not headers.get("content-type", "").lower().startswith("application/json"):
             raise Problem("invalid_argument", "the Content-Type must be application/json")
         body = await read_body(receive, self._body_limit, headers.get("content-length"))
-        message = jsonrpc.parse(body)
+        text, message = jsonrpc.parse(body)
         if self._is_refused_version(headers):
             await jsonrpc.refuse_version(headers, message)(scope, receive, send)
             return
         call = jsonrpc.tool_call(message) if session and jsonrpc.accepts_json(headers) else None
         if call and session:
-            outcome = await self._toolbox.call(caller, *call)
+            outcome = await self._toolbox.call(caller, *call, text)
             if outcome.code == "unauthenticated":  # revoked since it was last asked
                 self._authenticator.drop(caller.endpoint_id)
                 self._sessions.recheck()
@@ -194,6 +201,7 @@ class Gate:
             return
         if SESSION_HEADER not in headers and self._sessions.is_full(caller):
             raise Problem("unavailable", FULL, retry_after=30)
+        scope["state"]["text"] = text
         await self._hand_over(caller, body, scope, receive, send)
 
     async def _hand_over(

@@ -40,7 +40,7 @@ class Ticker:
             await asyncio.sleep(max(pause, SHORTEST_PAUSE))
 
     async def tick_if_due(self) -> float:
-        """Tick, if it is time; returns the seconds until it is time again (0: it had more to do than one tick may)."""
+        """Tick, if it is time; returns the seconds until the next (0: one tick was not enough)."""
         age = await self._database.sweep_age()
         if age is not None and age < self._interval:
             return self._interval - age

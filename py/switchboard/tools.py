@@ -62,11 +62,20 @@ class Toolbox:
         self._keyring = keyring
         self._public_url = public_url
 
-    async def call(self, caller: Caller, tool: str, arguments: Mapping[str, Any]) -> Outcome:
-        """Call ``tool``; never raises. The call is logged, its arguments and its answer are not."""
+    async def call(
+        self, caller: Caller, tool: str, arguments: Mapping[str, Any], request: str
+    ) -> Outcome:
+        """Call ``tool``; never raises. The call is logged, its arguments and its answer are not.
+
+        Args:
+            caller: who calls.
+            tool: the name of the tool, known or not.
+            arguments: what the request gives, as Python reads it.
+            request: the JSON text of the whole request; the database takes the arguments from it.
+        """
         started = time.perf_counter()
         try:
-            outcome = await self._call(caller, tool, arguments)
+            outcome = await self._call(caller, tool, arguments, request)
         except Exception as error:
             problem = self._database.errors.problem(error) or _fault(error)
             outcome = Outcome(json.dumps(problem.tool_error()), problem.code)
@@ -80,17 +89,21 @@ class Toolbox:
         )
         return outcome
 
-    async def _call(self, caller: Caller, tool: str, arguments: Mapping[str, Any]) -> Outcome:
+    async def _call(
+        self, caller: Caller, tool: str, arguments: Mapping[str, Any], request: str
+    ) -> Outcome:
         shell: dict[str, str] = {}
         shown: dict[str, str] = {}
         if flags := caller.shell.get(tool):
-            arguments = dict(arguments)
+            rest = dict(arguments)
             try:
-                self._prepare(flags, arguments, shell, shown)
+                self._prepare(flags, rest, shell, shown)
             except Problem as problem:
                 return Outcome(json.dumps(problem.tool_error()), problem.code)
+            if len(rest) < len(arguments):  # what was taken out must not reach the database
+                request = json.dumps({"params": {"arguments": rest}})
         text: str = await self._database.value(
-            CALL_TOOL, (*caller.key, tool, _json(arguments), _json(shell))
+            CALL_TOOL, (*caller.key, tool, request, json.dumps(shell) if shell else "{}")
         )
         if text.startswith(_ERROR):
             answer = json.loads(text)
@@ -125,10 +138,6 @@ class Toolbox:
             token = mint()
             shell["token_digest"] = digest(token).hex()
             shown["ingest_url"] = f"{self._public_url}/webhooks/w/{token}"
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value) if value else "{}"
 
 
 def _fault(error: Exception) -> Problem:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
@@ -16,6 +17,10 @@ T = TypeVar("T")
 Row = dict[str, Any]
 CLAIM_NEXT: LiteralString = "select * from switchboard.claim_next(%s, %s)"
 COMPLETE: LiteralString = "select * from switchboard.complete(%s, %s, %s, p_lease_token => %s)"
+
+
+class Conflict(Exception):  # noqa: N818 (an answer, not a fault)
+    """SB409, as ``Session`` raises it."""
 
 
 class Session:
@@ -37,7 +42,12 @@ class Session:
         self.rows("select set_config('switchboard.test_now', %s, false)", now.isoformat())
 
     def rows(self, query: LiteralString, *params: Any) -> list[Row]:
-        cursor = self.connection.execute(query, params)
+        try:
+            cursor = self.connection.execute(query, params)
+        except psycopg.Error as error:
+            if error.sqlstate == "SB409":
+                raise Conflict from error
+            raise
         found = cursor.fetchall() if cursor.description else []
         for row in found:  # ids are text at the edge
             row.update({name: str(v) for name, v in row.items() if name == "id"})
@@ -52,6 +62,8 @@ class Session:
         """The SQLSTATE with which the call is refused; None: it is not."""
         try:
             self.rows(query, *params)
+        except Conflict:
+            return "SB409"
         except psycopg.Error as error:
             return error.sqlstate
         return None
@@ -81,11 +93,16 @@ def at_once(works: Sequence[Callable[[], T]]) -> list[T]:
         return list(pool.map(start, works))
 
 
-def together(dsn: str, works: Sequence[Callable[[Session], T]], **options: Any) -> list[T]:
-    """``at_once``, each with a session of its own, connected before they begin."""
+def each(opened: Sequence[Session], *works: Callable[[Session], Any]) -> list[Any]:
+    """``at_once``: each session does its work, or all the same when there is only one."""
+    shared = works * len(opened) if len(works) == 1 else works
+    return at_once([partial(work, own) for work, own in zip(shared, opened, strict=True)])
+
+
+def together(dsn: str, works: Sequence[Callable[[Session], Any]], **options: Any) -> list[Any]:
+    """``each``, with sessions that are opened for it."""
     with sessions(dsn, len(works), **options) as opened:
-        pairs = zip(works, opened, strict=True)
-        return at_once([lambda work=work, own=own: work(own) for work, own in pairs])
+        return each(opened, *works)
 
 
 def many(count: int, queue: str = "inbox", **fields: Any) -> list[Row]:

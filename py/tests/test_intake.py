@@ -293,6 +293,25 @@ def test_fault_43_a_body_of_five_mebibytes_is_taken_and_one_byte_more_is_not(
     assert len(receiver.todos()) == 1
 
 
+def test_fault_43_the_refusal_is_seen_by_a_client_that_sends_all_before_it_reads(
+    receiver: Receiver,
+) -> None:
+    host, port = receiver.url.split("/")[2].split(":")
+    size = 5 * 1024 * 1024 + 1
+    head = f"POST {receiver.url.split(port)[1]} HTTP/1.1\r\nhost: {host}:{port}\r\n"
+    for length in (f"content-length: {size}", "transfer-encoding: chunked"):
+        body = b"x" * size
+        if "chunked" in length:
+            body = b"%x\r\n%s\r\n0\r\n\r\n" % (size, body)
+        with socket.create_connection((host, int(port)), 10) as connection:
+            connection.sendall(f"{head}{length}\r\n\r\n".encode() + body)
+            answer = b""
+            while part := connection.recv(65536):
+                answer += part
+        assert b" 413 " in answer
+        assert b'"code": "too_large"' in answer
+
+
 def test_fault_44_six_mebibytes_without_a_length_are_refused_while_streaming(
     receiver: Receiver,
 ) -> None:

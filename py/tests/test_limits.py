@@ -1,7 +1,7 @@
 import pytest
 
 from switchboard.errors import Problem
-from switchboard.limits import ClientGone, RateLimit, read_body
+from switchboard.limits import ClientGone, RateLimit, discard, read_body
 
 
 class Clock:
@@ -99,3 +99,23 @@ async def test_a_body_that_does_not_arrive_in_time_is_refused(
     with pytest.raises(Problem) as refused:
         await read_body(anyio.sleep_forever, 5)  # type: ignore[arg-type]
     assert refused.value.status == 408
+
+
+@pytest.mark.anyio
+async def test_the_rest_of_a_refused_body_is_discarded_within_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import anyio
+
+    receive, left = channel(b"abc", b"def")
+    await discard(receive)
+    assert not left, "to its end"
+    receive, left = channel(b"abc", None, b"ghi")
+    await discard(receive)
+    assert len(left) == 1, "until the client has gone"
+    monkeypatch.setattr("switchboard.limits.DISCARD_BYTES", 5)
+    receive, left = channel(b"abc", b"def", b"ghi")
+    await discard(receive)
+    assert len(left) == 1, "no more than so much"
+    monkeypatch.setattr("switchboard.limits.DISCARD_SECONDS", 0.01)
+    await discard(anyio.sleep_forever)  # type: ignore[arg-type]

@@ -301,6 +301,75 @@ def test_what_cannot_be_stored_is_refused_and_the_session_goes_on(served, db) ->
     assert session.call("complete", **ticket)["todo"]["state"] == "done"
 
 
+NUMBERS = {
+    "0.1234567890123456789012345": None,
+    "1.10": None,
+    "1e2": "100",
+    "1e400": "1" + "0" * 400,
+    "1234567890123456.0": None,
+    "9007199254740993": None,
+    "-1.5E-30": "-0." + "0" * 29 + "15",
+}
+
+
+@pytest.mark.parametrize("where", ["fast path", "through the SDK"])
+def test_numbers_are_stored_as_the_client_wrote_them(served, db, monkeypatch, where: str) -> None:
+    alpha = db.vend("alpha", verbs=["create_todo", "list_todos"])
+    session = served.session(alpha)
+    if where == "through the SDK":
+        monkeypatch.setattr("switchboard.jsonrpc.tool_call", lambda _: None)
+    message = json.dumps(call("create_todo", 1, title="work", queue="inbox", payload="VALUE"))
+    response = session.post(message.replace('"VALUE"', f"[{', '.join(NUMBERS)}]"))
+    content = response.json()["result"]["structuredContent"]
+    stored = db.value(
+        "select payload::text from switchboard.todos where id = %s", content["todo"]["id"]
+    )
+    assert stored == f"[{', '.join(text or number for number, text in NUMBERS.items())}]"
+    for limit in ("1e2", "1.0", "20"):
+        answer = session.post(json.dumps(call("list_todos", limit="N")).replace('"N"', limit))
+        assert len(answer.json()["result"]["structuredContent"]["todos"]) == 1, limit
+
+
+def test_a_number_of_any_length_is_judged_by_the_database(served, db) -> None:
+    session = served.session(db.vend("alpha", verbs=["create_todo"]))
+    message = json.dumps(call("create_todo", 1, title="work", queue="inbox", payload="VALUE"))
+    for value, code in (("9" * 900, None), ("9" * 5000, "invalid_argument")):
+        answer = session.post(message.replace('"VALUE"', value)).json()
+        error = answer["result"]["structuredContent"].get("error", {})
+        assert error.get("code") == code
+
+
+def test_a_secret_that_was_given_is_not_in_what_the_database_is_sent(
+    served, db, monkeypatch
+) -> None:
+    from switchboard.db import Database
+
+    sent: list[str] = []
+    value = Database.value
+
+    async def noted(self, query, params=(), **options):
+        sent.append(repr(params))
+        return await value(self, query, params, **options)
+
+    session = served.session(db.vend("alpha", verbs=["create_webhook"], webhook_max=1))
+    monkeypatch.setattr(Database, "value", noted)
+    hook = {"source_type": "github", "target_queue": "inbox", "signing_secret": "s3cr3t-value"}
+    assert session.call("create_webhook", **hook)["signing_secret"] == "s3cr3t-value"
+    assert any("inbox" in params for params in sent)
+    assert not [params for params in sent if "s3cr3t-value" in params]
+
+
+def test_a_body_is_utf8_with_or_without_a_mark(served, db) -> None:
+    session = served.session(db.vend("alpha", verbs=["create_todo"]))
+    made = call("create_todo", 1, title="é", queue="inbox")
+    text = json.dumps(made, ensure_ascii=False)
+    for encoding in ("utf-8", "utf-8-sig"):
+        content = session.post(text.encode(encoding)).json()["result"]["structuredContent"]
+        assert content["todo"]["title"] == "é"
+    for wrong in (text.encode("utf-16"), text.encode("latin-1"), b"\xed\xa0\x80".join((b'"',) * 2)):
+        assert session.post(wrong).json()["error"]["code"] == -32700
+
+
 def test_bodies_above_one_mebibyte_are_refused(served, db) -> None:
     session = served.session(db.vend("alpha"))
     large = json.dumps(call("get_todo", 1, id="x" * 1024 * 1024))

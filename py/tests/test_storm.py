@@ -6,6 +6,7 @@ SWITCHBOARD_STORM_ROUNDS (10000) and SWITCHBOARD_STORM_SECONDS (20) bound the lo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
@@ -15,13 +16,25 @@ from typing import Any
 
 import psycopg
 import pytest
-from chaos_sessions import CLAIM_NEXT, COMPLETE, Row, Session, many, sessions, together
+from chaos_sessions import (
+    CLAIM_NEXT,
+    COMPLETE,
+    Conflict,
+    Row,
+    Session,
+    at_once,
+    each,
+    many,
+    sessions,
+    together,
+)
 from psycopg.types.json import Jsonb
 
 ROUNDS = int(os.environ.get("SWITCHBOARD_STORM_ROUNDS", "10000"))
 SECONDS = float(os.environ.get("SWITCHBOARD_STORM_SECONDS", "20"))
 START = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = START + timedelta(minutes=1)
+CLAIM = "select * from switchboard.claim(%s, %s, 'w')"
 CREATE_MANY = "select id, created from switchboard.create_todos(%s, %s)"
 CREATE_ONE = "select id, created from switchboard.create_todo(%s, %s, 't', p_idempotency_key => %s)"
 
@@ -32,9 +45,7 @@ def test_fault_19_fifty_sessions_create_one_key_at_once(db: Any, database: str) 
     endpoint = db.vend("a")
     with sessions(database, 50) as opened:
         for key in ("k1", "k2", "k3", "k4"):
-            made = _at_once_each(
-                opened, lambda s, k=key: s.row(CREATE_ONE, endpoint.id, "inbox", k)
-            )
+            made = each(opened, lambda s, k=key: s.row(CREATE_ONE, endpoint.id, "inbox", k))
             assert len({row["id"] for row in made}) == 1
             assert sum(row["created"] for row in made) == 1
     assert db.value("select count(*) from switchboard.todos") == 4
@@ -93,14 +104,8 @@ def test_sixteen_claimers_take_each_todo_once(db: Any, database: str) -> None:
             "select id from switchboard.list_todos(%s, null, 'pending', 40)", endpoint.id
         ):
             for row in pending:
-                try:
-                    taken.append(
-                        session.row(
-                            "select * from switchboard.claim(%s, %s, 'w')", endpoint.id, row["id"]
-                        )
-                    )
-                except psycopg.Error as error:
-                    assert error.sqlstate == "SB409", error
+                with contextlib.suppress(Conflict):
+                    taken.append(session.row(CLAIM, endpoint.id, row["id"]))
         return taken
 
     works = [by_next] * 10 + [by_batch] * 3 + [by_id] * 3
@@ -152,8 +157,6 @@ def _race(
         while len(outcomes) < len(held):
             taker.rows(CLAIM_NEXT, endpoint, "w")
 
-    from chaos_sessions import at_once
-
     at_once(
         [complete, *([sweep] if rival != "claim" else []), *([take] if rival != "sweep" else [])]
     )
@@ -164,7 +167,8 @@ def _wrong(db: Any, outcomes: dict[str, str | None]) -> list[str]:
     """What is not as it must be after a race."""
     rows = db.rows(
         "select t.id::text, t.state::text, t.claims, t.attempt,"
-        " array_agg(a.outcome order by a.seq) as history, count(*) filter (where a.seq = 1) as first"
+        " array_agg(a.outcome order by a.seq) as history,"
+        " count(*) filter (where a.seq = 1) as first"
         " from switchboard.todos t join switchboard.todo_attempts a on a.todo_id = t.id"
         " group by t.endpoint_id, t.id"
     )
@@ -209,7 +213,7 @@ def test_fault_63_claims_and_creates_against_revoke(db: Any, database: str) -> N
                     pass
                 session.rows("select switchboard.revoke_endpoint(%s)", endpoint_id)
 
-            ended = _at_once_each(opened, create, create, claim, claim, revoke)
+            ended = each(opened, create, create, claim, claim, revoke)
             assert ended[:2] == ["SB409", "SB409"], "a create on a revoked endpoint"
             db.rows("update switchboard.sweeps set last_run_at = 'epoch'")
             swept = db.value("select switchboard.tick()")
@@ -324,8 +328,7 @@ def test_fault_16_an_idle_claimer_holds_up_nobody(db: Any, database: str) -> Non
         taken = idle.row(CLAIM_NEXT, endpoint.id, "idle")
         assert taken["id"] == made[0]["id"]
         other.clock(LATER)
-        claim = "select * from switchboard.claim(%s, %s, 'w')"
-        assert other.refused(claim, endpoint.id, taken["id"]) == "SB409"
+        assert other.refused(CLAIM, endpoint.id, taken["id"]) == "SB409"
         assert other.row(CLAIM_NEXT, endpoint.id, "w")["id"] == made[1]["id"]
         rest = other.rows("select * from switchboard.claim_batch(%s, 'w', 100)", endpoint.id)
         assert [row["id"] for row in rest] == [row["id"] for row in made[2:]]
@@ -334,12 +337,3 @@ def test_fault_16_an_idle_claimer_holds_up_nobody(db: Any, database: str) -> Non
         assert not [count for count in swept.values() if isinstance(count, str)], swept
         idle.rows("rollback")
         assert other.row(CLAIM_NEXT, endpoint.id, "w")["id"] == made[0]["id"]
-
-
-def _at_once_each(opened: list[Session], *works: Any) -> list[Any]:
-    """Each session does its work (all the same one, when there is one only), begun at once."""
-    from chaos_sessions import at_once
-
-    shared = works * len(opened) if len(works) == 1 else works
-    pairs = zip(shared, opened, strict=True)
-    return at_once([lambda work=work, own=own: work(own) for work, own in pairs])
