@@ -158,8 +158,12 @@ comment on function switchboard.pending_doorbell_todos(text, text[]) is
 
 create or replace function switchboard.unsound_todos(p_limit integer default 100)
 returns table (endpoint_id uuid, id uuid, problem text)
-language sql stable security definer set search_path = switchboard, pg_temp
+language plpgsql stable security definer set search_path = switchboard, pg_temp
 as $$
+declare
+    v_limit integer := check_limit(p_limit, 100, 10000);
+begin
+    return query
     select t.endpoint_id, t.id, p.problem
     from todos t cross join lateral (values
         (t.attempt between 0 and t.max_attempts and t.claims >= t.attempt, 'attempts are counted wrong'),
@@ -169,7 +173,7 @@ as $$
         ((t.completed_at is not null) = (t.state = 'done' or (t.state = 'failed' and t.due_at is null)),
          'completed_at is set exactly while done or a dead letter')) p (holds, problem)
     where not p.holds
-    limit p_limit
-$$;
+    limit v_limit;
+end $$;
 comment on function switchboard.unsound_todos(integer) is
-'Todos that break what holds between their columns, up to p_limit, with what is broken; none, ever, unless somebody wrote to the table by hand. Scans todos.';
+'Todos that break what holds between their columns, up to p_limit (1..10000, NULL: 100), with what is broken; none, ever, unless somebody wrote to the table by hand. Scans todos.';

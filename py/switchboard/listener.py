@@ -75,8 +75,10 @@ class Listener:
         probe = f"switchboard_probe_{os.urandom(8).hex()}"
         for channel in (CHANNEL, probe):
             await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
-        # from another connection: a pooler hands a note of its own session back even where it loses all others
-        async with await psycopg.AsyncConnection.connect(dsn(self._url, pooler=True), autocommit=True) as other:
+        # From another connection: through a pooler, a session may hear its own notes and no others.
+        async with await psycopg.AsyncConnection.connect(
+            dsn(self._url, pooler=True), autocommit=True
+        ) as other:
             await other.execute("select pg_notify(%s, '')", (probe,))
         heard = False
         async with aclosing(connection.notifies(timeout=SELF_TEST_SECONDS)) as notes:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import datetime
-from functools import partial
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
@@ -81,22 +80,28 @@ def sessions(dsn: str, count: int, **options: Any) -> Iterator[list[Session]]:
         yield opened
 
 
-def at_once(works: Sequence[Callable[[], T]]) -> list[T]:
-    """Run all of these in a thread each, begun at one moment; what they return, in order."""
-    line = threading.Barrier(len(works))
-
-    def start(work: Callable[[], T]) -> T:
-        line.wait()
-        return work()
-
-    with ThreadPoolExecutor(len(works)) as pool:
-        return list(pool.map(start, works))
-
-
 def each(opened: Sequence[Session], *works: Callable[[Session], Any]) -> list[Any]:
-    """``at_once``: each session does its work, or all the same when there is only one."""
+    """Each session does its work, in a thread, begun at one moment; what they return, in order.
+
+    One work alone is everybody's. When one fails, the sessions are closed, which ends the others.
+    """
+    line = threading.Barrier(len(opened))
+
+    def start(work: Callable[[Session], Any], own: Session) -> Any:
+        line.wait()
+        return work(own)
+
     shared = works * len(opened) if len(works) == 1 else works
-    return at_once([partial(work, own) for work, own in zip(shared, opened, strict=True)])
+    with ThreadPoolExecutor(len(opened)) as pool:
+        begun = [pool.submit(start, *pair) for pair in zip(shared, opened, strict=True)]
+        try:
+            for finished in as_completed(begun):
+                finished.result()
+        except BaseException:
+            for session in opened:
+                session.connection.close()
+            raise
+    return [finished.result() for finished in begun]
 
 
 def together(dsn: str, works: Sequence[Callable[[Session], Any]], **options: Any) -> list[Any]:

@@ -104,7 +104,9 @@ def test_fault_2_pending_and_lapsed_are_separate_index_scans(db, database: str) 
     scans = scans_of_todos(database, claim, alpha.id, ["inbox"])
     read = [node for node in scans if "Scan" in node["Node Type"]]
     assert {node["Node Type"] for node in read} <= {"Index Scan", "Index Only Scan"}
-    assert {node["Index Name"] for node in read} == {"todos_pending", "todos_due", "todos_pkey"}
+    names = {node["Index Name"] for node in read}
+    assert "todos_due" in names
+    assert names - {"todos_due", "todos_pkey"}, "pending ones are found by an index of their own"
     for node in read:
         looked_at = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * max(
             1, node["Actual Loops"]
@@ -472,8 +474,9 @@ def test_fault_65_what_surfaces_below_the_mark_is_claimed_within_a_sweep(
             create(f"later {second}")
             assert db.row(claim, alpha.id, queues)["title"] != wanted
             assert db.value("select count(*) from switchboard.todos where state = 'pending'") > 0
-        marks = "select pending_from from switchboard.queue_marks where queue = 'inbox'"
-        assert db.value(marks) > T0, "the mark stands above it, or this test shows nothing"
+        if wanted == "slow":  # below a claim that is not over yet no mark is moved
+            marks = "select pending_from from switchboard.queue_marks where queue = 'inbox'"
+            assert db.value(marks) > T0, "the mark stands above it, or this test shows nothing"
         slow.execute("commit" if wanted == "slow" else "rollback")
     at(30)
     create("much later")

@@ -22,7 +22,6 @@ from chaos_sessions import (
     Conflict,
     Row,
     Session,
-    at_once,
     each,
     many,
     sessions,
@@ -122,14 +121,15 @@ def test_fault_10_complete_against_sweep_and_takeover(db: Any, database: str, ri
     """Leases lapse for the rivals, whose clock is later: each todo gets one of two outcomes."""
     endpoint = db.vend("a")
     end, size, left, seen = time.monotonic() + SECONDS / 3, 100, ROUNDS // 3, Counter[str]()
-    with sessions(database, 3, clock=LATER) as (holder, sweeper, taker):
+    with sessions(database, 3, clock=LATER) as opened:
+        holder = opened[0]
         while left > 0 and (not seen or time.monotonic() < end):
             holder.clock(START)
             holder.rows(CREATE_MANY, endpoint.id, Jsonb(many(size)))
             held = holder.rows(
                 "select * from switchboard.claim_batch(%s, 'w', %s, null, 1)", endpoint.id, size
             )
-            outcomes = _race(endpoint.id, rival, held, holder, sweeper, taker)
+            outcomes = _race(endpoint.id, rival, held, opened)
             seen.update(str(outcome) for outcome in outcomes.values())
             seen.update(_wrong(db, outcomes))
             db.rows("truncate switchboard.todos, switchboard.todo_attempts")
@@ -139,27 +139,26 @@ def test_fault_10_complete_against_sweep_and_takeover(db: Any, database: str, ri
 
 
 def _race(
-    endpoint: str, rival: str, held: list[Row], holder: Session, sweeper: Session, taker: Session
+    endpoint: str, rival: str, held: list[Row], opened: list[Session]
 ) -> dict[str, str | None]:
     """The holder completes one after the other; what each came to: None or an SQLSTATE."""
     outcomes: dict[str, str | None] = {}
 
-    def complete() -> None:
+    def complete(session: Session) -> None:
         for row in held:
             token = row["lease_token"]
-            outcomes[row["id"]] = holder.refused(COMPLETE, endpoint, row["id"], "w", token)
+            outcomes[row["id"]] = session.refused(COMPLETE, endpoint, row["id"], "w", token)
 
-    def sweep() -> None:
+    def sweep(session: Session) -> None:
         while len(outcomes) < len(held):
-            sweeper.rows("select * from switchboard.reap_expired(1)")
+            session.rows("select * from switchboard.reap_expired(1)")
 
-    def take() -> None:  # as the same owner: only the token tells the two leases apart
+    def take(session: Session) -> None:  # as the same owner: only the token tells the leases apart
         while len(outcomes) < len(held):
-            taker.rows(CLAIM_NEXT, endpoint, "w")
+            session.rows(CLAIM_NEXT, endpoint, "w")
 
-    at_once(
-        [complete, *([sweep] if rival != "claim" else []), *([take] if rival != "sweep" else [])]
-    )
+    works = {"sweep": [sweep], "claim": [take], "both": [sweep, take]}[rival]
+    each(opened[: len(works) + 1], complete, *works)
     return outcomes
 
 
