@@ -188,9 +188,9 @@ create or replace function switchboard.claimed_json(p_todo switchboard.todo) ret
 language plpgsql stable set search_path = switchboard, pg_temp
 as $$
 begin
-    return todo_json(p_todo) - 'owner' || jsonb_build_object('payload', p_todo.payload);
+    return todo_json(p_todo) || jsonb_build_object('payload', p_todo.payload);
 end $$;
-comment on function switchboard.claimed_json(switchboard.todo) is 'A todo as its claimer gets it: with payload and lease token; the owner is the claimer.';
+comment on function switchboard.claimed_json(switchboard.todo) is 'A todo as its claimer gets it: with its payload, and at most 1,000 bytes beside that.';
 
 create or replace function switchboard.whole_json(p_todo switchboard.todo, p_result boolean) returns jsonb
 language plpgsql stable set search_path = switchboard, pg_temp

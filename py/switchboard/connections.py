@@ -123,7 +123,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        return not getattr(self.cycle, "response_complete", True)  # None before the first request
 
     def _refuse(self) -> None:
         """Answer 431, and close when the client has had the time to read it."""
