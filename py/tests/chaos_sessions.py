@@ -64,6 +64,8 @@ class Session:
         except Conflict:
             return "SB409"
         except psycopg.Error as error:
+            if error.sqlstate is None:
+                raise  # the connection is gone
             return error.sqlstate
         return None
 

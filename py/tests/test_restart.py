@@ -1,9 +1,7 @@
 """kill -9 of the server, of workers and of PostgreSQL under load: what was acknowledged holds.
 
-Run as a program, this file is one of the workers. They are processes, write what was acknowledged
-to them into a journal each, and share an owner, so that only the token tells their leases apart;
-some todos they keep until the lease has lapsed, to be refused. SWITCHBOARD_CHAOS_ROUNDS (20) says
-how often something is killed.
+The load: a sender of signed deliveries, two workers over SQL and one over MCP (chaos_worker.py).
+SWITCHBOARD_CHAOS_ROUNDS (20) says how often something is killed, the three kinds in turn.
 
 A database of its own is killed: that of `switchboard up`. Elsewhere are: SIGTERM with open leases
 and streams (test_gateway.py::test_sigterm_with_open_streams_and_leases_ends_within_five_seconds);
@@ -15,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import heapq
 import hmac
 import json
 import os
@@ -24,161 +21,36 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, LiteralString, Protocol
+from typing import Any, LiteralString
 
 import httpx2
 import psutil
 import psycopg
 import pytest
-from chaos_sessions import COMPLETE, Conflict, Row, Session
-from conftest import Endpoint, RawSession, Sql, free_port, until
+from chaos_sessions import Row, Session
+from conftest import RawSession, Sql, free_port, until
 
 ROUNDS = int(os.environ.get("SWITCHBOARD_CHAOS_ROUNDS", "20"))
-LEASE = 1
-OWNER = "agent:chaos"
 SECRET = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 AHEAD = 60  # todos that nobody has completed yet, about
-CLAIM: LiteralString = "select * from switchboard.claim_next(%s, %s, null, %s)"
-CREATE: LiteralString = "select id from switchboard.create_todo(%s, 'inbox', 'made by a worker')"
-
-
-class Lost(Exception):  # noqa: N818 (what the worker meets on purpose)
-    """No answer: whether it was done is not known."""
-
-
-class Hands(Protocol):
-    """How a worker reaches the queue."""
-
-    def claim(self) -> Row | None: ...
-
-    def complete(self, todo: str, token: str) -> bool: ...
-
-    def create(self) -> str | None: ...
-
-    def close(self) -> None: ...
-
-
-class SqlHands:
-    def __init__(self, dsn: str, endpoint: str) -> None:
-        self.endpoint = endpoint
-        with lost_if(psycopg.OperationalError):
-            self.session = Session(dsn)
-
-    def claim(self) -> Row | None:
-        with lost_if(psycopg.OperationalError):
-            return next(iter(self.session.rows(CLAIM, self.endpoint, OWNER, LEASE)), None)
-
-    def complete(self, todo: str, token: str) -> bool:
-        with lost_if(psycopg.OperationalError), contextlib.suppress(Conflict):
-            self.session.rows(COMPLETE, self.endpoint, todo, OWNER, None, token)
-            return True
-        return False
-
-    def create(self) -> str | None:
-        with lost_if(psycopg.OperationalError):
-            return str(self.session.row(CREATE, self.endpoint)["id"])
-
-    def close(self) -> None:
-        self.session.connection.close()
-
-
-class McpHands:
-    def __init__(self, url: str, slug: str, credential: str) -> None:
-        self.session = RawSession(url, Endpoint("", slug, credential), start=False)
-        with lost_if(httpx2.TransportError, AssertionError):
-            self.session.start()
-
-    def call(self, tool: str, **arguments: Any) -> Any:
-        request = self.session.request("tools/call", {"name": tool, "arguments": arguments})
-        with lost_if(httpx2.TransportError):
-            response = self.session.post(request)
-        if response.status_code in (404, 503):  # the session of a server before; no database
-            raise Lost
-        content = response.json()["result"]["structuredContent"]
-        if content.get("error", {}).get("code") == "unavailable":
-            raise Lost
-        return content
-
-    def claim(self) -> Row | None:
-        content: Row = self.call("claim_next", lease_ttl_seconds=LEASE)
-        return content.get("todo")
-
-    def complete(self, todo: str, token: str) -> bool:
-        content = self.call("complete", id=todo, lease_token=token)
-        assert content.get("error", {}).get("code") in (None, "conflict"), content
-        return "error" not in content
-
-    def create(self) -> str | None:
-        return None
-
-    def close(self) -> None:
-        self.session.http.close()
-
-
-HANDS = {"sql": SqlHands, "mcp": McpHands}
-
-
-@contextlib.contextmanager
-def lost_if(*errors: type[Exception]) -> Iterator[None]:
-    try:
-        yield
-    except errors as error:
-        raise Lost from error
-
-
-def work(journal: Path, kind: str, *arguments: str) -> None:
-    """Claim, write it down, complete, write it down, until killed."""
-    file = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    kept: list[tuple[float, str, str]] = []
-    hands: Hands | None = None
-
-    def note(what: str, todo: str, token: str = "", **facts: Any) -> None:
-        entry = {"what": what, "id": todo, "token": token, **facts}
-        os.write(file, (json.dumps(entry, default=str) + "\n").encode())
-
-    def end(own: Hands, todo: str, token: str) -> None:
-        note("complete" if own.complete(todo, token) else "refused", todo, token)
-
-    def step(own: Hands) -> bool:
-        if kept and kept[0][0] <= time.monotonic():
-            _, *ended = heapq.heappop(kept)
-            end(own, *ended)
-            return True
-        row = own.claim()
-        if row is None:
-            return False
-        todo, token, attempt = row["id"], row["lease_token"], row["attempt"]
-        note("claim", todo, token, seq=attempt, until=row["lease_expires_at"])
-        if attempt == 1 and random.randrange(10) == 0:  # comes back when another holds it
-            heapq.heappush(kept, (time.monotonic() + LEASE * 1.3, todo, token))
-        elif attempt == 2:  # the other
-            heapq.heappush(kept, (time.monotonic() + LEASE * 0.7, todo, token))
-        else:
-            end(own, todo, token)
-            if random.randrange(5) == 0 and (made := own.create()):
-                note("create", made)
-        return True
-
-    def go_on() -> bool:
-        nonlocal hands
-        try:
-            hands = hands or HANDS[kind](*arguments)
-            return step(hands)
-        except Lost:
-            if hands:
-                hands.close()
-            hands = None
-            return False
-
-    while True:
-        until(go_on, "there is work", 90)
+TODOS: LiteralString = (
+    "select id, state::text, claims, created_at, completed_at from switchboard.todos"
+)
+EVENTS: LiteralString = "select delivery_id, todo_id from switchboard.events order by id"
+HISTORY: LiteralString = "select * from switchboard.todo_attempts"
+LIVE: LiteralString = (
+    "select from switchboard.todos where state in ('pending', 'claimed') or due_at is not null"
+)
+LISTENING: LiteralString = (
+    "select from pg_stat_activity where application_name = 'switchboard' and state = 'idle'"
+    " and query ~* '^(un)?listen|^select 1$'"
+)
 
 
 class Worker:
@@ -187,7 +59,12 @@ class Worker:
     def __init__(self, folder: Path, name: str, *arguments: str) -> None:
         self.journal = folder / f"{name}.journal"
         self.journal.touch()
-        self.command = [sys.executable, __file__, str(self.journal), *arguments]
+        self.command = [
+            sys.executable,
+            str(Path(__file__).with_name("chaos_worker.py")),
+            str(self.journal),
+            *arguments,
+        ]
         self.output = folder / f"{name}.log"
         self.start()
 
@@ -199,6 +76,10 @@ class Worker:
         assert self.process.poll() is None, self.output.read_text()
         self.process.kill()
         self.process.wait(10)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
 
     def entries(self, what: str) -> list[Row]:
         lines = self.journal.read_text().splitlines()
@@ -251,6 +132,10 @@ class Sender(threading.Thread):
                 until(lambda: self.stopped.is_set() or self.behind(), "todos are done", 120)
                 until(lambda d=delivery: self.send(http, d), "the delivery is taken", 120)
 
+    def end(self) -> None:
+        self.stopped.set()
+        self.join(30)
+
     def behind(self) -> bool:
         return len(self.taken) - sum(worker.done() for worker in self.workers) < AHEAD
 
@@ -301,12 +186,6 @@ class Postgres:
         return False
 
 
-LISTENING: LiteralString = (
-    "select from pg_stat_activity where application_name = 'switchboard' and state = 'idle'"
-    " and query ~* '^(un)?listen|^select 1$'"
-)
-
-
 @pytest.fixture
 def postgres(cluster_url: str) -> Iterator[Postgres]:
     from switchboard.datafolder import DataFolder
@@ -330,13 +209,114 @@ def postgres(cluster_url: str) -> Iterator[Postgres]:
                 cluster.stop()
 
 
-@pytest.mark.timeout(ROUNDS * 60 + 300)
-def test_fault_53_what_was_acknowledged_survives_kill_9(postgres: Postgres, tmp_path: Path) -> None:
+@pytest.fixture
+def scene(postgres: Postgres, tmp_path: Path) -> Iterator[tuple[Server, list[Worker], Sender]]:
+    """The load on that database, running."""
+    operator = Sql(postgres.url)
+    with operator.connection:
+        endpoint = operator.vend("chaos", verbs=["claim_next", "complete", "create_webhook"])
     with contextlib.ExitStack() as stack:
         server = Server(tmp_path, postgres.cluster.url("gateway"))
-        stack.callback(server.process_kill_if_running)
-        raise NotImplementedError
+        stack.callback(server.end)
+        until(server.is_ready, "the server is ready", 60)
+        mcp = RawSession(server.url, endpoint)
+        stack.callback(mcp.http.close)
+        hook = mcp.call("create_webhook", source_type="github", target_queue="inbox")
+        access = (server.url, endpoint.slug, endpoint.credential)
+        workers: list[Worker] = []
+        for name, *how in (
+            ("first", "sql", postgres.url, endpoint.id),
+            ("second", "sql", postgres.url, endpoint.id),
+            ("agent", "mcp", *access),
+        ):
+            workers.append(Worker(tmp_path, name, *how))
+            stack.callback(workers[-1].end)
+        sender = Sender(hook["ingest_url"], hook["signing_secret"], workers)
+        sender.start()
+        stack.callback(sender.end)
+        yield server, workers, sender
 
 
-if __name__ == "__main__":
-    work(Path(sys.argv[1]), *sys.argv[2:])
+@pytest.mark.timeout(ROUNDS * 60 + 300)
+def test_fault_53_what_was_acknowledged_survives_kill_9(
+    postgres: Postgres, scene: tuple[Server, list[Worker], Sender]
+) -> None:
+    server, workers, sender = scene
+    for number in range(ROUNDS):
+        wait_for_work(workers, sender)
+        victim = ("server", "worker", "postgres")[number % 3]
+        if victim == "postgres":
+            postgres.kill()
+        else:
+            process = server if victim == "server" else workers[number // 3 % len(workers)]
+            process.kill()
+            process.start()
+        until(server.is_ready, f"the server is ready after the {victim} was killed", 60)
+        done = sum(worker.done() for worker in workers)
+        sys.stdout.write(f"round {number + 1} of {ROUNDS}: {victim} killed, {done} todos done\n")
+        sys.stdout.flush()
+    wait_for_work(workers, sender)
+    sender.end()
+    until(lambda: not postgres.ask(LIVE), "nothing is pending or claimed", 60)
+    for worker in workers:
+        worker.kill()
+    assert not sender.strange
+    judge(postgres, workers, sender.taken)
+
+
+def wait_for_work(workers: list[Worker], sender: Sender) -> None:
+    """Until each has got on by some todos: the load is there, and everybody has recovered."""
+    wanted = [worker.done() + random.randrange(2, 8) for worker in workers]
+    sent = len(sender.taken) + random.randrange(5, 15)
+
+    def all_got_on() -> bool:
+        done = [worker.done() for worker in workers]
+        ended = [
+            worker.output.read_text() for worker in workers if worker.process.poll() is not None
+        ]
+        assert not ended, ended
+        return len(sender.taken) >= sent and all(map(int.__ge__, done, wanted))
+
+    until(all_got_on, "the sender and each worker get on", 60)
+
+
+def judge(postgres: Postgres, workers: list[Worker], taken: dict[str, str]) -> None:
+    """Compare what was acknowledged with what is stored."""
+    todos = {str(row["id"]): row for row in postgres.ask(TODOS)}
+    history = {(str(row["todo_id"]), row["seq"]): row for row in postgres.ask(HISTORY)}
+    claims, completes, refused, creates = (
+        [entry for worker in workers for entry in worker.entries(what)]
+        for what in ("claim", "complete", "refused", "create")
+    )
+    # What was created is there. A delivery that had to be sent again may find its todo done, and
+    # makes another (it is deduplicated among live ones), at most one for each kill.
+    assert {entry["id"] for entry in creates} <= todos.keys()
+    lives: dict[str, list[Row]] = {}
+    for row in postgres.ask(EVENTS):
+        lives.setdefault(row["delivery_id"], []).append(todos[str(row["todo_id"])])
+    for delivery, todo in taken.items():
+        assert todo in [str(life["id"]) for life in lives[delivery]]
+    assert sum(map(len, lives.values())) <= len(taken) + ROUNDS
+    for several in lives.values():
+        assert all(one["completed_at"] <= next_["created_at"] for one, next_ in pairwise(several))
+    # One holder at a time, by the history, which is whole.
+    assert {row["state"] for row in todos.values()} == {"done"}
+    for todo, row in todos.items():
+        attempts = [history[todo, seq] for seq in range(1, row["claims"] + 1)]
+        outcomes = [attempt["outcome"] for attempt in attempts]
+        assert outcomes == ["lapsed"] * (len(attempts) - 1) + ["done"]
+        assert all(one["ended_at"] <= next_["claimed_at"] for one, next_ in pairwise(attempts))
+    assert len(history) == sum(row["claims"] for row in todos.values())
+    # And by what the workers were told.
+    held = {entry["token"]: (entry["id"], entry["seq"]) for entry in claims}
+    assert len(held) == len(set(held.values())) == len(claims), "one lease went to two workers"
+    for entry in claims:
+        attempt = history[held[entry["token"]]]
+        lapsed = attempt["outcome"] == "lapsed"
+        assert not lapsed or attempt["ended_at"] >= datetime.fromisoformat(entry["until"])
+    for entries, outcome in ((completes, "done"), (refused, "lapsed")):
+        for entry in entries:
+            assert history[held[entry["token"]]]["outcome"] == outcome, (entry, outcome)
+    assert max(Counter(entry["id"] for entry in completes).values()) == 1
+    assert refused, "no lease lapsed: the load does not test what it should"
+    assert postgres.ask("select * from switchboard.unsound_todos()") == []

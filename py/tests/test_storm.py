@@ -206,7 +206,7 @@ def test_fault_63_claims_and_creates_against_revoke(db: Any, database: str) -> N
 
             def revoke(session: Session, endpoint_id: str = endpoint.id) -> None:
                 while not session.rows(
-                    "select from switchboard.todos where endpoint_id = %s and attempt > 0 limit 1",
+                    "select 1 from switchboard.todos where endpoint_id = %s and attempt > 0 limit 1",
                     endpoint_id,
                 ):
                     pass
