@@ -13,6 +13,7 @@ CREATE TYPE switchboard.claim_terms AS (
 	due_from timestamp with time zone,
 	any_due boolean,
 	any_assigned boolean,
+	assigned_from timestamp with time zone,
 	only_from timestamp with time zone
 );
 
