@@ -114,6 +114,7 @@ class Todo:
             "created_at": self.created_at,
             "updated_at": self.updated_at,
             "completed_at": self.completed_at,
+            "claims": self.claims,
         }
 
 

@@ -1,6 +1,6 @@
 """kill -9 of the server, of workers and of PostgreSQL under load: what was acknowledged holds.
 
-The load: a sender of signed deliveries, two workers over SQL and one over MCP (chaos_worker.py).
+The load: a sender of signed deliveries, two workers over SQL and one over MCP (chaos_load.py).
 SWITCHBOARD_CHAOS_ROUNDS (20) says how often something is killed, the three kinds in turn.
 
 A database of its own is killed: that of `switchboard up`. Elsewhere are: SIGTERM with open leases
@@ -12,16 +12,12 @@ test_embedded.py::test_killed_holder_leaves_a_folder_that_starts for both proces
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
-import threading
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
@@ -33,17 +29,20 @@ import httpx2
 import psutil
 import psycopg
 import pytest
+from chaos_load import Sender
 from chaos_sessions import Row, Session
 from conftest import RawSession, Sql, free_port, until
 
 ROUNDS = int(os.environ.get("SWITCHBOARD_CHAOS_ROUNDS", "20"))
 SECRET = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
-AHEAD = 60  # todos that nobody has completed yet, about
+PROGRAM = str(Path(__file__).with_name("chaos_load.py"))
 TODOS: LiteralString = (
     "select id, state::text, claims, created_at, completed_at from switchboard.todos"
 )
 EVENTS: LiteralString = "select delivery_id, todo_id from switchboard.events order by id"
-HISTORY: LiteralString = "select * from switchboard.todo_attempts"
+HISTORY: LiteralString = (
+    "select todo_id, seq, claimed_at, ended_at, outcome, state::text from switchboard.todo_attempts"
+)
 LIVE: LiteralString = (
     "select from switchboard.todos where state in ('pending', 'claimed') or due_at is not null"
 )
@@ -61,7 +60,7 @@ class Worker:
         self.journal.touch()
         self.command = [
             sys.executable,
-            str(Path(__file__).with_name("chaos_worker.py")),
+            PROGRAM,
             str(self.journal),
             *arguments,
         ]
@@ -100,6 +99,7 @@ class Server(Worker):
         more = {**settings, **rates, "TICK_INTERVAL": "1", "LOG_LEVEL": "warning"}
         self.env = {**os.environ, **{f"SWITCHBOARD_{name}": value for name, value in more.items()}}
         self.output = folder / "server.log"
+        self.http = httpx2.Client(timeout=10)
         self.start()
 
     def start(self) -> None:
@@ -107,62 +107,23 @@ class Server(Worker):
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(command, env=self.env, stdout=output, stderr=output)
 
+    def end(self) -> None:
+        super().end()
+        self.http.close()
+
     def is_ready(self) -> bool:
         try:
-            answer = httpx2.get(f"{self.url}/readyz").json()
+            answer = self.http.get(f"{self.url}/readyz").json()
         except httpx2.TransportError:
             return False
         return bool((answer["status"], answer["listener"]) == ("ready", "listening"))
-
-
-class Sender(threading.Thread):
-    """GitHub, which sends each delivery until it is taken, and never more than AHEAD too many."""
-
-    def __init__(self, url: str, secret: str, workers: list[Worker]) -> None:
-        super().__init__(daemon=True)
-        self.url, self.secret, self.workers = url, secret.encode(), workers
-        self.stopped = threading.Event()
-        self.taken: dict[str, str] = {}
-        self.strange: list[str] = []
-
-    def run(self) -> None:
-        with httpx2.Client(timeout=15) as http:
-            while not self.stopped.is_set():
-                delivery = str(uuid.uuid4())
-                until(lambda: self.stopped.is_set() or self.behind(), "todos are done", 120)
-                until(lambda d=delivery: self.send(http, d), "the delivery is taken", 120)
-
-    def end(self) -> None:
-        self.stopped.set()
-        self.join(30)
-
-    def behind(self) -> bool:
-        return len(self.taken) - sum(worker.done() for worker in self.workers) < AHEAD
-
-    def send(self, http: httpx2.Client, delivery: str) -> bool:
-        body = json.dumps({"action": "opened", "delivery": delivery}).encode()
-        headers = {
-            "content-type": "application/json",
-            "x-github-event": "pull_request",
-            "x-github-delivery": delivery,
-            "x-hub-signature-256": "sha256=" + hmac.digest(self.secret, body, hashlib.sha256).hex(),
-        }
-        try:
-            answer = http.post(self.url, content=body, headers=headers)
-        except httpx2.TransportError:
-            return False
-        if answer.status_code == 202:
-            self.taken[delivery] = answer.json()["todos"][0]["id"]
-        elif answer.status_code != 503:
-            self.strange.append(f"{answer.status_code} {answer.text}")
-        return answer.status_code == 202
 
 
 class Postgres:
     """The embedded database, which is started again by itself."""
 
     def __init__(self, cluster: Any) -> None:
-        from switchboard.embedded import SUPERUSER
+        from switchboard.embedded_make import SUPERUSER
 
         self.cluster, self.url = cluster, cluster.url(SUPERUSER)
 
@@ -189,7 +150,8 @@ class Postgres:
 @pytest.fixture
 def postgres(cluster_url: str) -> Iterator[Postgres]:
     from switchboard.datafolder import DataFolder
-    from switchboard.embedded import SUPERUSER, Cluster
+    from switchboard.embedded import Cluster
+    from switchboard.embedded_make import SUPERUSER
     from switchboard.migrate import migrate
 
     with psycopg.connect(cluster_url) as connection:
@@ -231,7 +193,7 @@ def scene(postgres: Postgres, tmp_path: Path) -> Iterator[tuple[Server, list[Wor
         ):
             workers.append(Worker(tmp_path, name, *how))
             stack.callback(workers[-1].end)
-        sender = Sender(hook["ingest_url"], hook["signing_secret"], workers)
+        sender = Sender(hook["ingest_url"], hook["signing_secret"], lambda: done(workers))
         sender.start()
         stack.callback(sender.end)
         yield server, workers, sender
@@ -252,8 +214,8 @@ def test_fault_53_what_was_acknowledged_survives_kill_9(
             process.kill()
             process.start()
         until(server.is_ready, f"the server is ready after the {victim} was killed", 60)
-        done = sum(worker.done() for worker in workers)
-        sys.stdout.write(f"round {number + 1} of {ROUNDS}: {victim} killed, {done} todos done\n")
+        ended = f"{victim} killed, {done(workers)} todos done"
+        sys.stdout.write(f"round {number + 1} of {ROUNDS}: {ended}\n")
         sys.stdout.flush()
     wait_for_work(workers, sender)
     sender.end()
@@ -264,18 +226,21 @@ def test_fault_53_what_was_acknowledged_survives_kill_9(
     judge(postgres, workers, sender.taken)
 
 
+def done(workers: list[Worker]) -> int:
+    """How many completes were acknowledged."""
+    return sum(worker.done() for worker in workers)
+
+
 def wait_for_work(workers: list[Worker], sender: Sender) -> None:
     """Until each has got on by some todos: the load is there, and everybody has recovered."""
     wanted = [worker.done() + random.randrange(2, 8) for worker in workers]
     sent = len(sender.taken) + random.randrange(5, 15)
 
     def all_got_on() -> bool:
-        done = [worker.done() for worker in workers]
-        ended = [
-            worker.output.read_text() for worker in workers if worker.process.poll() is not None
-        ]
-        assert not ended, ended
-        return len(sender.taken) >= sent and all(map(int.__ge__, done, wanted))
+        for worker in workers:
+            assert worker.process.poll() is None, worker.output.read_text()
+        there = [worker.done() for worker in workers]
+        return len(sender.taken) >= sent and all(map(int.__ge__, there, wanted))
 
     until(all_got_on, "the sender and each worker get on", 60)
 
@@ -297,15 +262,14 @@ def judge(postgres: Postgres, workers: list[Worker], taken: dict[str, str]) -> N
     for delivery, todo in taken.items():
         assert todo in [str(life["id"]) for life in lives[delivery]]
     assert sum(map(len, lives.values())) <= len(taken) + ROUNDS
-    for several in lives.values():
-        assert all(one["completed_at"] <= next_["created_at"] for one, next_ in pairwise(several))
     # One holder at a time, by the history, which is whole.
     assert {row["state"] for row in todos.values()} == {"done"}
     for todo, row in todos.items():
         attempts = [history[todo, seq] for seq in range(1, row["claims"] + 1)]
         outcomes = [attempt["outcome"] for attempt in attempts]
         assert outcomes == ["lapsed"] * (len(attempts) - 1) + ["done"]
-        assert all(one["ended_at"] <= next_["claimed_at"] for one, next_ in pairwise(attempts))
+        for one, following in pairwise(attempts):  # of a sweep's clock a claim may not know yet
+            assert one["state"] == "pending" or one["ended_at"] <= following["claimed_at"]
     assert len(history) == sum(row["claims"] for row in todos.values())
     # And by what the workers were told.
     held = {entry["token"]: (entry["id"], entry["seq"]) for entry in claims}

@@ -1,22 +1,29 @@
-"""A worker of test_restart.py, a process of its own: ``chaos_worker.py JOURNAL sql|mcp …``.
+"""The load of test_restart.py: a sender, and workers as ``chaos_load.py JOURNAL sql|mcp …``.
 
-It writes what was acknowledged to it into its journal, one JSON object a line. All workers share an
-owner, so that only the token tells their leases apart, and some todos they keep until the lease has
-lapsed, to be refused.
+A worker writes what was acknowledged to it into its journal, one JSON object a line. All workers
+share an owner, so that only the token tells their leases apart, and some todos they keep until the
+lease has lapsed, to be refused.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import heapq
+import hmac
 import json
 import os
 import random
+import socket
 import sys
+import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, LiteralString, Protocol
+from urllib.parse import urlsplit
 
 import httpx2
 import psycopg
@@ -24,6 +31,7 @@ from chaos_sessions import COMPLETE, Conflict, Row, Session
 from conftest import Endpoint, RawSession, until
 
 LEASE = 1
+AHEAD = 60  # todos that nobody has completed yet, about
 OWNER = "agent:chaos"
 CLAIM: LiteralString = "select * from switchboard.claim_next(%s, %s, null, %s)"
 CREATE: LiteralString = "select id from switchboard.create_todo(%s, 'inbox', 'made by a worker')"
@@ -71,6 +79,9 @@ class SqlHands:
 
 class McpHands:
     def __init__(self, url: str, slug: str, credential: str) -> None:
+        address = urlsplit(url)
+        with lost_if(OSError):  # asked first, because making a client costs more than a question
+            socket.create_connection((address.hostname, address.port), 5).close()
         self.session = RawSession(url, Endpoint("", slug, credential), start=False)
         try:
             with lost_if(httpx2.TransportError, AssertionError):
@@ -163,6 +174,50 @@ def work(journal: Path, kind: str, *arguments: str) -> None:
 
     while True:
         until(go_on, "there is work", 90)
+
+
+class Sender(threading.Thread):
+    """GitHub, which sends each delivery until it is taken, and never more than AHEAD too many."""
+
+    def __init__(self, url: str, secret: str, done: Callable[[], int]) -> None:
+        super().__init__(daemon=True)
+        self.url, self.secret, self.done = url, secret.encode(), done
+        self.stopped = threading.Event()
+        self.taken: dict[str, str] = {}
+        self.strange: list[str] = []
+
+    def run(self) -> None:
+        with httpx2.Client(timeout=15) as http:
+            while not self.stopped.is_set():
+                delivery = str(uuid.uuid4())
+                until(lambda: self.stopped.is_set() or self.behind(), "todos are done", 120)
+                until(partial(self.send, http, delivery), "the delivery is taken", 120)
+
+    def end(self) -> None:
+        self.stopped.set()
+        self.join(30)
+        assert not self.is_alive()
+
+    def behind(self) -> bool:
+        return len(self.taken) - self.done() < AHEAD
+
+    def send(self, http: httpx2.Client, delivery: str) -> bool:
+        body = json.dumps({"action": "opened", "delivery": delivery}).encode()
+        headers = {
+            "content-type": "application/json",
+            "x-github-event": "pull_request",
+            "x-github-delivery": delivery,
+            "x-hub-signature-256": "sha256=" + hmac.digest(self.secret, body, hashlib.sha256).hex(),
+        }
+        try:
+            answer = http.post(self.url, content=body, headers=headers)
+        except httpx2.TransportError:
+            return False
+        if answer.status_code == 202:
+            self.taken[delivery] = answer.json()["todos"][0]["id"]
+        elif answer.status_code != 503:
+            self.strange.append(f"{answer.status_code} {answer.text}")
+        return answer.status_code == 202
 
 
 if __name__ == "__main__":
