@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 from bench.cluster import BenchError, Cluster
 
@@ -34,10 +35,10 @@ class Outcome:
     """What one run gave.
 
     Attributes:
-        rate: cycles per second, connection time left out.
-        cycles: how many were done.
+        rate: cycles per second; of a timed run, without its warm-up.
+        cycles: how many were done, the warm-up's included.
         statement_ms: mean milliseconds of each statement of the script, by its text.
-        spans: cycles per second of each second of the run.
+        spans: cycles per second of each second, without the warm-up.
     """
 
     rate: float
@@ -57,6 +58,9 @@ def run(
 ) -> Outcome:
     """Run a load for some whole seconds, or for a number of cycles per client.
 
+    A timed run has a warm-up before it: the first call of a session compiles functions and plans
+    statements, which takes a hundred times as long as later calls, and workers keep their sessions.
+
     Raises:
         BenchError: a client failed; a benchmark with failing clients measures nothing.
     """
@@ -70,18 +74,19 @@ def run(
     ]  # fmt: skip
     port = dict(part.split("=", 1) for part in cluster.dsn().split())["port"]
     command.append(f"--port={port}")
+    warm_up = 0 if seconds is None else 1 + clients // 12
     if seconds is not None:
-        command.append(f"--time={max(1, round(seconds))}")
+        command.append(f"--time={warm_up + max(1, round(seconds))}")
     if cycles_each is not None:
         command.append(f"--transactions={cycles_each}")
     if statements:
         command.append("--report-per-command")
     command.append(load.database)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return _read(done, load.name)
+    return _read(done, load.name, warm_up)
 
 
-def _read(done: subprocess.CompletedProcess[str], name: str) -> Outcome:
+def _read(done: subprocess.CompletedProcess[str], name: str, warm_up: int) -> Outcome:
     rate = re.search(r"^tps = ([\d.]+)", done.stdout, re.MULTILINE)
     cycles = re.search(r"actually processed: (\d+)", done.stdout)
     failed = re.search(r"^number of failed transactions: ([1-9]\d*)", done.stdout, re.MULTILINE)
@@ -89,12 +94,13 @@ def _read(done: subprocess.CompletedProcess[str], name: str) -> Outcome:
     if done.returncode != 0 or rate is None or cycles is None or failed or aborted:
         wrong = [line for line in done.stderr.splitlines() if not line.startswith("progress:")]
         raise BenchError(f"pgbench failed on {name}:\n" + "\n".join(wrong[-12:]))
-    spans = re.findall(r"^progress: [\d.]+ s, ([\d.]+) tps", done.stderr, re.MULTILINE)
+    shown = re.findall(r"^progress: [\d.]+ s, ([\d.]+) tps", done.stderr, re.MULTILINE)
+    spans = tuple(float(span) for span in shown[warm_up:])
     return Outcome(
-        rate=float(rate[1]),
+        rate=fmean(spans) if warm_up and spans else float(rate[1]),
         cycles=int(cycles[1]),
         statement_ms=_statement_times(done.stdout),
-        spans=tuple(float(span) for span in spans),
+        spans=spans,
     )
 
 
@@ -106,8 +112,3 @@ def _statement_times(report: str) -> dict[str, float]:
         if found:
             times[found[2]] = float(found[1])
     return times
-
-
-def script_path(folder: Path, name: str) -> Path:
-    """Where a script of this package lies."""
-    return folder / "sql" / name

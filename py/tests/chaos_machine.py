@@ -228,7 +228,7 @@ class Queue(RuleBasedStateMachine):
     @rule(
         at=endpoints,
         batch=st.lists(good_elements, min_size=1, max_size=6),
-        times=st.sampled_from([1, 1, 2, 5]),
+        times=st.sampled_from([1, 1, 2, 5, 10]),
     )
     def create_todos(self, at: int, batch: list[Row], times: int) -> None:
         endpoint = self.world.endpoints[at]

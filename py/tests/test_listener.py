@@ -97,5 +97,5 @@ async def test_an_unreachable_database_is_tried_again_until_it_answers(db, monke
     monkeypatch.setattr(psycopg.AsyncConnection, "connect", refuse)
     async with listening(db.dsn) as (listener, heard):
         assert await next_of(heard) is None
-        assert tries.qsize() == 3
+        assert tries.qsize() == 4  # two refused, one that listens, one that sends the probe
         assert listener.state == "listening"

@@ -321,21 +321,24 @@ def test_callers_above_read_committed_take_each_todo_once(
     assert db.value("select count(*) from switchboard.todo_attempts") == total
 
 
-def test_fault_16_an_idle_claimer_holds_up_nobody(db: Any, database: str) -> None:
+@pytest.mark.parametrize("queues", [None, ["inbox"]], ids=["all queues", "one queue"])
+def test_fault_16_an_idle_claimer_holds_up_nobody(
+    db: Any, database: str, queues: list[str] | None
+) -> None:
     endpoint = db.vend("a", ("inbox", "other"))
+    one = "select id from switchboard.claim_next(%s, 'w', %s)"
+    all_ = "select id from switchboard.claim_batch(%s, 'w', 100, %s)"
     with sessions(database, 2, lock_timeout="100ms") as (idle, other):
         idle.clock(START)
-        made = idle.rows(CREATE_MANY, endpoint.id, Jsonb(many(20)))
+        made = [row["id"] for row in idle.rows(CREATE_MANY, endpoint.id, Jsonb(many(20)))]
         idle.rows("begin")
-        taken = idle.row(CLAIM_NEXT, endpoint.id, "idle")
-        assert taken["id"] == made[0]["id"]
+        assert idle.row(one, endpoint.id, queues)["id"] == made[0]
         other.clock(LATER)
-        assert other.refused(CLAIM, endpoint.id, taken["id"]) == "SB409"
-        assert other.row(CLAIM_NEXT, endpoint.id, "w")["id"] == made[1]["id"]
-        rest = other.rows(CLAIM_100, endpoint.id)
-        assert [row["id"] for row in rest] == [row["id"] for row in made[2:]]
-        assert other.rows(CLAIM_NEXT, endpoint.id, "w") == []
+        assert other.refused(CLAIM, endpoint.id, made[0]) == "SB409"
+        assert other.row(one, endpoint.id, queues)["id"] == made[1]
+        assert [row["id"] for row in other.rows(all_, endpoint.id, queues)] == made[2:]
+        assert other.rows(one, endpoint.id, queues) == []
         swept = other.row("select switchboard.tick()")["tick"]
         assert not [count for count in swept.values() if isinstance(count, str)], swept
         idle.rows("rollback")
-        assert other.row(CLAIM_NEXT, endpoint.id, "w")["id"] == made[0]["id"]
+        assert other.row(one, endpoint.id, queues)["id"] == made[0]
