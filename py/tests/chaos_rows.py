@@ -42,7 +42,11 @@ class Endpoint:
     keep_days: int = 30
     keep_rows: int = 500_000
     revoked: bool = False
+    ever: set[str] = field(default_factory=set)
     done: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.ever |= set(self.queues)
 
     def active(self, now: datetime) -> bool:
         return not self.revoked and (self.expires_at is None or self.expires_at > now)

@@ -14,7 +14,8 @@ from collections import Counter
 
 import psycopg
 import pytest
-from chaos_machine import Queue, TimeIsOver
+from chaos_machine import TimeIsOver
+from chaos_queue import Queue
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.internal.conjecture import engine
 from hypothesis.stateful import run_state_machine_as_test

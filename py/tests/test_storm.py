@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from chaos_race import race, wrong
 from chaos_sessions import (
     CLAIM_NEXT,
     COMPLETE,
@@ -130,61 +131,13 @@ def test_fault_10_complete_against_sweep_and_takeover(db: Any, database: str, ri
             held = holder.rows(
                 "select * from switchboard.claim_batch(%s, 'w', %s, null, 1)", endpoint.id, size
             )
-            outcomes = _race(endpoint.id, rival, held, opened)
+            outcomes = race(endpoint.id, rival, held, opened)
             seen.update(str(outcome) for outcome in outcomes.values())
-            seen.update(_wrong(db, outcomes))
+            seen.update(wrong(db, outcomes))
             db.rows("truncate switchboard.todos, switchboard.todo_attempts")
             left -= size
     assert not [name for name in seen if name.startswith("wrong")], seen
     assert min(seen["None"], seen["SB409"]) > size / 50, f"hardly a race: {seen}"
-
-
-def _race(
-    endpoint: str, rival: str, held: list[Row], opened: list[Session]
-) -> dict[str, str | None]:
-    """The holder completes one after the other; what each came to: None or an SQLSTATE."""
-    outcomes: dict[str, str | None] = {}
-
-    def complete(session: Session) -> None:
-        for row in held:
-            token = row["lease_token"]
-            outcomes[row["id"]] = session.refused(COMPLETE, endpoint, row["id"], "w", token)
-
-    def sweep(session: Session) -> None:
-        while len(outcomes) < len(held):
-            session.rows("select * from switchboard.reap_expired(1)")
-
-    def take(session: Session) -> None:  # as the same owner: only the token tells the leases apart
-        while len(outcomes) < len(held):
-            session.rows(CLAIM_NEXT, endpoint, "w")
-
-    works = {"sweep": [sweep], "claim": [take], "both": [sweep, take]}[rival]
-    each(opened[: len(works) + 1], complete, *works)
-    return outcomes
-
-
-def _wrong(db: Any, outcomes: dict[str, str | None]) -> list[str]:
-    """What is not as it must be after a race."""
-    rows = db.rows(
-        "select t.id::text, t.state::text, t.claims, t.attempt,"
-        " array_agg(a.outcome order by a.seq) as history,"
-        " count(*) filter (where a.seq = 1) as first"
-        " from switchboard.todos t join switchboard.todo_attempts a on a.todo_id = t.id"
-        " group by t.endpoint_id, t.id"
-    )
-    found = {row["id"]: row for row in rows}
-    wrong = []
-    for todo_id, outcome in outcomes.items():
-        row = found.get(todo_id)
-        if outcome not in (None, "SB409"):
-            wrong.append(f"wrong: complete answered {outcome}")
-        elif row is None or row["first"] != 1 or row["claims"] != row["attempt"]:
-            wrong.append(f"wrong: history {row}")
-        elif outcome is None and (row["state"], row["history"]) != ("done", ["done"]):
-            wrong.append(f"wrong: acknowledged as done, {row['state']} {row['history']}")
-        elif outcome == "SB409" and (row["state"] == "done" or row["history"][0] != "lapsed"):
-            wrong.append(f"wrong: refused, {row['state']} {row['history']}")
-    return wrong
 
 
 def test_fault_63_claims_and_creates_against_revoke(db: Any, database: str) -> None:
