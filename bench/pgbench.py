@@ -6,7 +6,6 @@ import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 
 from bench.cluster import BenchError, Cluster

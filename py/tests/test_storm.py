@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -136,6 +137,7 @@ def test_fault_10_complete_against_sweep_and_takeover(db: Any, database: str, ri
             seen.update(wrong(db, outcomes))
             db.rows("truncate switchboard.todos, switchboard.todo_attempts")
             left -= size
+    sys.stdout.write(f"{rival}: {sum(seen.values())} races, {seen['None']} won by the holder\n")
     assert not [name for name in seen if name.startswith("wrong")], seen
     assert min(seen["None"], seen["SB409"]) > size / 50, f"hardly a race: {seen}"
 
