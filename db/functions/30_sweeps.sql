@@ -110,9 +110,9 @@ begin
             v_count := v_count + 1;
         end if;
     end loop;
-    -- what is due: the first that is left, or five seconds ago when none is left before
+    -- what is due: the first that is left, or now when none is left before
     for v_mark in
-        select e.id as endpoint_id, e.due_from, least(v_now - interval '5 seconds', (
+        select e.id as endpoint_id, e.due_from, least(v_now, (
             select t.due_at from todos t where t.endpoint_id = e.id and t.due_at is not null order by t.due_at limit 1)) as first
         from endpoints e
     loop
