@@ -48,7 +48,7 @@ WANTED = (
     "reaped to dead letter",
     "pruned",
 )
-ENOUGH_STEPS = 8_000
+ENOUGH_STEPS = 20_000
 
 
 @pytest.mark.timeout(SECONDS + 200)
