@@ -43,7 +43,7 @@ create table if not exists switchboard.todos (
     idempotency_key  text,
     payload          jsonb       not null default '{}',
     result           jsonb,
-    -- What holds between these columns is in unsound_todos(), which tests and doctor ask, and not in CHECK
+    -- What holds between these columns is in unsound_todos(), which the tests ask, and not in CHECK
     -- constraints: PostgreSQL parses each of them again in every statement, 5 % of a claim and its end.
     primary key (endpoint_id, id)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05,
