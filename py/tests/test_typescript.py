@@ -1,5 +1,6 @@
 """The TypeScript clients, where node is there; npm ci brings them from the lock file."""
 
+import fcntl
 import json
 import shutil
 import subprocess
@@ -15,11 +16,18 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="session")
 def packages() -> Path:
-    """The installed packages; a lock file newer than them means installing again."""
+    """The installed packages; a lock file newer than them means installing again.
+
+    Two runs of the suite share the folder (`make test` has one per PostgreSQL), and `npm ci` begins
+    by emptying it: one installs, the other waits and finds it done.
+    """
     marker = HERE / "node_modules" / ".package-lock.json"
     lock = HERE / "package-lock.json"
-    if not marker.exists() or marker.stat().st_mtime < lock.stat().st_mtime:
-        subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=HERE, check=True, timeout=110)
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not marker.exists() or marker.stat().st_mtime < lock.stat().st_mtime:
+            command = ["npm", "ci", "--no-audit", "--no-fund"]
+            subprocess.run(command, cwd=HERE, check=True, timeout=110)
     return HERE
 
 
