@@ -3,8 +3,8 @@
 Two servers run side by side, each a process of its own with the same pool, the same statements and
 the same uvicorn settings: the gateway with everything on (authentication, session, rate limit, log
 line), and a Starlette application of two routes that pass the body to the same ``call_tool`` and
-return its answer. The client is a plain socket, so that it costs the same for both. Rounds take
-turns (bare, MCP, bare, MCP, …), and the median of the rounds' ratios counts.
+return its answer. Rounds take turns (bare, MCP, bare, MCP, …), and the median of the rounds' ratios
+counts.
 """
 
 from __future__ import annotations
@@ -12,13 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from statistics import median
@@ -32,6 +28,7 @@ from starlette.routing import Route
 from bench.cluster import BenchError, cluster
 from bench.product import install, make_login
 from bench.report import Report, progress
+from bench.servers import Cycle, Once, Post, load, running
 from switchboard import serving
 from switchboard.config import Settings
 from switchboard.db import CALL_TOOL, Database
@@ -51,10 +48,6 @@ THOUSAND = """select count(*) from switchboard.create_todos(%s, (select jsonb_ag
     'queue', 'bench', 'title', 'Todo', 'payload', jsonb_build_object('number', n)))
     from generate_series(1, 1000) n))"""
 VERSION = "2025-11-25"
-
-Post = Callable[[str, bytes, dict[str, str]], Awaitable[tuple[dict[str, str], bytes]]]
-Once = Callable[[], Awaitable[None]]
-Cycle = Callable[[Post], Awaitable[Once]]
 
 
 @dataclass(frozen=True)
@@ -92,7 +85,16 @@ def measure(options: Options) -> bool:
 def compare(report: Report, url: str, grant: Grant, rounds: int, seconds: float) -> None:
     """Measure both servers on the database at ``url`` and add the figures to ``report``."""
     rows: list[list[str | int | float]] = []
-    with running("gateway", url, grant) as gateway, running("bare", url, grant) as bare:
+    environment = {
+        "SWITCHBOARD_MCP_RATE": "1000000",
+        "SWITCHBOARD_MCP_BURST": "1000000",
+        "BENCH_SLUG": grant.slug,
+        "BENCH_CREDENTIAL": grant.credential,
+    }
+    with (
+        running(__spec__.name, "gateway", url, environment) as gateway,
+        running(__spec__.name, "bare", url, environment) as bare,
+    ):
         for clients in CLIENTS:
             rates: dict[str, list[float]] = {"bare": [], "mcp": []}
             for turn in range(1, rounds + 1):
@@ -105,48 +107,6 @@ def compare(report: Report, url: str, grant: Grant, rounds: int, seconds: float)
             rows.append([clients, median(rates["bare"]), median(rates["mcp"]), ratio])
             report.at_most(f"cost of MCP at {clients} clients", ratio, TARGET)
     report.table("claim_next and complete over HTTP", ["clients", "bare", "mcp", "ratio"], rows)
-
-
-async def load(port: int, clients: int, seconds: float, cycle: Cycle) -> float:
-    """Cycles per second of ``clients`` connections."""
-
-    async def work() -> int:
-        async with Connection(port) as post:
-            once = await cycle(post)
-            count, end = 0, time.perf_counter() + seconds
-            while time.perf_counter() < end:
-                await once()
-                count += 1
-            return count
-
-    return sum(await asyncio.gather(*(work() for _ in range(clients)))) / seconds
-
-
-class Connection:
-    """A kept-alive HTTP/1.1 connection; ``post`` answers headers and body, and insists on 200."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-
-    async def __aenter__(self) -> Post:
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
-        return self._post
-
-    async def __aexit__(self, *_: object) -> None:
-        self._writer.close()
-
-    async def _post(
-        self, path: str, body: bytes, headers: dict[str, str]
-    ) -> tuple[dict[str, str], bytes]:
-        lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
-        head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{self._port}\r\n{''.join(lines)}"
-        self._writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        answer = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        got = dict(line.lower().split(": ", 1) for line in answer[1:] if line)
-        content = await self._reader.readexactly(int(got.get("content-length", 0)))
-        if answer[0].split()[1] not in ("200", "202"):
-            raise BenchError(f"{path}: {answer[0]} {content[:200]!r}")
-        return got, content
 
 
 async def bare_cycle(post: Post) -> Once:
@@ -206,47 +166,6 @@ def mcp_cycle(grant: Grant) -> Cycle:
 def _done(answer: dict[str, Any]) -> None:
     if answer.get("todo", {}).get("state") != "done":
         raise BenchError(f"complete answered {answer}")
-
-
-@contextmanager
-def running(kind: str, url: str, grant: Grant) -> Iterator[int]:
-    """Run a server of this kind; its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    environment = {
-        **os.environ,
-        "SWITCHBOARD_DATABASE_URL": url,
-        "SWITCHBOARD_PORT": str(port),
-        "SWITCHBOARD_MCP_RATE": "1000000",
-        "SWITCHBOARD_MCP_BURST": "1000000",
-        "BENCH_SLUG": grant.slug,
-        "BENCH_CREDENTIAL": grant.credential,
-    }
-    with tempfile.TemporaryFile() as log:
-        command = [sys.executable, "-m", "bench.http_overhead", kind]
-        process = subprocess.Popen(command, env=environment, stderr=log, stdout=log)
-        try:
-            if not _answers(port, process):
-                log.seek(0)
-                raise BenchError(f"the {kind} server did not start:\n{log.read().decode()[-2000:]}")
-            yield port
-        finally:
-            process.terminate()
-            process.wait(10)
-
-
-def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
-    """Whether the server takes connections within 20 seconds."""
-    end = time.monotonic() + 20
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return True
-    return False
 
 
 def bare(settings: Settings) -> Starlette:

@@ -159,6 +159,50 @@ COMMENT ON COLUMN switchboard.endpoints.updated_at IS 'When its grant last chang
 
 COMMENT ON COLUMN switchboard.endpoints.due_from IS 'Hint for claims: no lease or backoff that ended before this is known to be waiting still (functions/claim).';
 
+CREATE TABLE switchboard.endpoint_webhooks (
+    endpoint_id uuid NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    source_type text NOT NULL,
+    target_queue text NOT NULL,
+    trust_mode text NOT NULL,
+    token_digest bytea NOT NULL,
+    sealed_secret bytea NOT NULL,
+    previous_token_digest bytea,
+    previous_secret bytea,
+    previous_valid_until timestamp with time zone,
+    held boolean DEFAULT false NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT endpoint_webhooks_previous_token_digest_check CHECK ((octet_length(previous_token_digest) = 32)),
+    CONSTRAINT endpoint_webhooks_previous_valid_until_check CHECK (isfinite(previous_valid_until)),
+    CONSTRAINT endpoint_webhooks_token_digest_check CHECK ((octet_length(token_digest) = 32))
+);
+
+COMMENT ON TABLE switchboard.endpoint_webhooks IS 'Receivers: a URL with a token, the scheme by which its deliveries are verified, and the queue they go to.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.endpoint_id IS 'The endpoint that owns the receiver.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.id IS 'Identity of the receiver; first part of its deliveries'' idempotency keys.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.source_type IS 'The sender''s scheme: one of source_types().';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.target_queue IS 'The queue its todos go to, on every target.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.trust_mode IS 'Trust of its deliveries, derived from the source type.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.token_digest IS 'SHA-256 of the token in its URL.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.sealed_secret IS 'The signing secret, sealed by the shell; meaningless where the type signs nothing.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.previous_token_digest IS 'SHA-256 of the token that a rotation replaced (types that sign nothing).';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.previous_secret IS 'The secret that a rotation replaced, sealed (types that sign).';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.previous_valid_until IS 'Until when the previous token or secret is accepted, too; NULL: never rotated.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.held IS 'Whether an operator holds its deliveries in quarantine.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.created_at IS 'When it was made.';
+
 CREATE TABLE switchboard.todos (
     endpoint_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -243,6 +287,56 @@ COMMENT ON COLUMN switchboard.todos.payload IS 'What to work on: any JSON but nu
 
 COMMENT ON COLUMN switchboard.todos.result IS 'What the holder reported when it completed or failed.';
 
+CREATE TABLE switchboard.events (
+    endpoint_id uuid NOT NULL,
+    id uuid NOT NULL,
+    todo_id uuid NOT NULL,
+    webhook_id uuid NOT NULL,
+    source_type text NOT NULL,
+    queue text NOT NULL,
+    delivery_id text NOT NULL,
+    event_type text,
+    content_type text,
+    trust_mode text NOT NULL,
+    verification jsonb DEFAULT '{}'::jsonb NOT NULL,
+    headers jsonb NOT NULL,
+    body bytea NOT NULL,
+    document text,
+    received_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+COMMENT ON TABLE switchboard.events IS 'Verified deliveries as they came: headers without secrets, body byte for byte. One row a target; all targets of one delivery share its id.';
+
+COMMENT ON COLUMN switchboard.events.endpoint_id IS 'The endpoint that got it: a delivery that fans out is stored once per target.';
+
+COMMENT ON COLUMN switchboard.events.id IS 'Time-ordered identity of the delivery.';
+
+COMMENT ON COLUMN switchboard.events.todo_id IS 'The todo that was made of it when it came; replays are in webhook_audit.';
+
+COMMENT ON COLUMN switchboard.events.webhook_id IS 'The receiver it came through; it may be deleted since.';
+
+COMMENT ON COLUMN switchboard.events.source_type IS 'The receiver''s source type.';
+
+COMMENT ON COLUMN switchboard.events.queue IS 'The queue that the delivery was meant for, also when it is held in quarantine.';
+
+COMMENT ON COLUMN switchboard.events.delivery_id IS 'The sender''s delivery id (its SHA-256 when longer than 256 bytes), or the SHA-256 of the body, in hex.';
+
+COMMENT ON COLUMN switchboard.events.event_type IS 'The sender''s event name, for example pull_request.';
+
+COMMENT ON COLUMN switchboard.events.content_type IS 'Content-Type of the request.';
+
+COMMENT ON COLUMN switchboard.events.trust_mode IS 'Trust of the delivery.';
+
+COMMENT ON COLUMN switchboard.events.verification IS 'How it was verified: scheme, which secret fitted (current or previous), the time that was signed.';
+
+COMMENT ON COLUMN switchboard.events.headers IS 'Request headers with every secret redacted.';
+
+COMMENT ON COLUMN switchboard.events.body IS 'The body as received.';
+
+COMMENT ON COLUMN switchboard.events.document IS 'The JSON text to read where it is not the body itself: the field of a form-encoded one; NULL: the body.';
+
+COMMENT ON COLUMN switchboard.events.received_at IS 'When it was stored.';
+
 CREATE TABLE switchboard.attempt_fold (
     singleton boolean DEFAULT true NOT NULL,
     folded_to xid8 DEFAULT '0'::xid8 NOT NULL,
@@ -302,6 +396,30 @@ COMMENT ON COLUMN switchboard.credentials.expires_at IS 'End of the grace after 
 
 COMMENT ON COLUMN switchboard.credentials.created_at IS 'When it was made.';
 
+CREATE TABLE switchboard.delivery_totals (
+    shard smallint NOT NULL,
+    provider text NOT NULL,
+    trust_mode text NOT NULL,
+    verdict text NOT NULL,
+    reason text NOT NULL,
+    total bigint NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
+
+COMMENT ON TABLE switchboard.delivery_totals IS 'How many deliveries came, by what became of them. Sharded by session, so that deliveries do not queue for one row.';
+
+COMMENT ON COLUMN switchboard.delivery_totals.shard IS 'Which part of the sum this is; no meaning of its own.';
+
+COMMENT ON COLUMN switchboard.delivery_totals.provider IS 'Source type of the receiver; empty: there was none.';
+
+COMMENT ON COLUMN switchboard.delivery_totals.trust_mode IS 'Trust of the receiver''s deliveries; empty: there was none.';
+
+COMMENT ON COLUMN switchboard.delivery_totals.verdict IS 'accepted, duplicate, silent (answered, no work), no_target, refused or limited.';
+
+COMMENT ON COLUMN switchboard.delivery_totals.reason IS 'Why one was refused, for example mismatch or stale; else empty.';
+
+COMMENT ON COLUMN switchboard.delivery_totals.total IS 'How many; only ever grows.';
+
 CREATE TABLE switchboard.endpoint_logins (
     endpoint_id uuid NOT NULL,
     login name NOT NULL,
@@ -315,74 +433,6 @@ COMMENT ON COLUMN switchboard.endpoint_logins.endpoint_id IS 'The endpoint that 
 COMMENT ON COLUMN switchboard.endpoint_logins.login IS 'The database login (session_user), a member of switchboard_worker.';
 
 COMMENT ON COLUMN switchboard.endpoint_logins.created_at IS 'When it was bound.';
-
-CREATE TABLE switchboard.endpoint_webhooks (
-    endpoint_id uuid NOT NULL,
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    source_type text NOT NULL,
-    target_queue text NOT NULL,
-    trust_mode text NOT NULL,
-    token_digest bytea NOT NULL,
-    sealed_secrets bytea[] NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT endpoint_webhooks_token_digest_check CHECK ((octet_length(token_digest) = 32))
-);
-
-COMMENT ON TABLE switchboard.endpoint_webhooks IS 'Receivers: a URL with a token, the scheme by which its deliveries are verified, and the queue they go to.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.endpoint_id IS 'The endpoint that owns the receiver.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.id IS 'Identity of the receiver; first part of its deliveries'' idempotency keys.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.source_type IS 'The sender''s scheme, for example github.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.target_queue IS 'The queue its todos go to.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.trust_mode IS 'Trust of its deliveries, derived from the source type.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.token_digest IS 'SHA-256 of the token in its URL.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.sealed_secrets IS 'Signing secrets, sealed by the shell; several while a rotation''s grace lasts.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.created_at IS 'When it was made.';
-
-CREATE TABLE switchboard.events (
-    endpoint_id uuid NOT NULL,
-    id uuid NOT NULL,
-    todo_id uuid NOT NULL,
-    webhook_id uuid NOT NULL,
-    delivery_id text NOT NULL,
-    event_type text,
-    content_type text,
-    trust_mode text NOT NULL,
-    headers jsonb NOT NULL,
-    body bytea NOT NULL,
-    received_at timestamp with time zone DEFAULT now() NOT NULL
-);
-
-COMMENT ON TABLE switchboard.events IS 'Verified deliveries as they came: headers without secrets, body byte for byte.';
-
-COMMENT ON COLUMN switchboard.events.endpoint_id IS 'The endpoint that got it: a delivery that fans out is stored once per target.';
-
-COMMENT ON COLUMN switchboard.events.id IS 'Time-ordered identity of the delivery.';
-
-COMMENT ON COLUMN switchboard.events.todo_id IS 'The todo that was made of it.';
-
-COMMENT ON COLUMN switchboard.events.webhook_id IS 'The receiver it came through.';
-
-COMMENT ON COLUMN switchboard.events.delivery_id IS 'The sender''s delivery id, or the SHA-256 of the body in hex.';
-
-COMMENT ON COLUMN switchboard.events.event_type IS 'The sender''s event name, for example pull_request.';
-
-COMMENT ON COLUMN switchboard.events.content_type IS 'Content-Type of the request.';
-
-COMMENT ON COLUMN switchboard.events.trust_mode IS 'Trust of the delivery.';
-
-COMMENT ON COLUMN switchboard.events.headers IS 'Request headers with every secret redacted.';
-
-COMMENT ON COLUMN switchboard.events.body IS 'The body as received.';
-
-COMMENT ON COLUMN switchboard.events.received_at IS 'When it was stored.';
 
 CREATE TABLE switchboard.humans (
     id uuid DEFAULT gen_random_uuid() NOT NULL,
@@ -533,6 +583,56 @@ COMMENT ON COLUMN switchboard.tool_register.shell IS 'What the shell adds: secre
 
 COMMENT ON COLUMN switchboard.tool_register."position" IS 'Its place in tools/list.';
 
+CREATE TABLE switchboard.webhook_audit (
+    endpoint_id uuid NOT NULL,
+    id uuid NOT NULL,
+    at timestamp with time zone DEFAULT now() NOT NULL,
+    actor text NOT NULL,
+    action text NOT NULL,
+    webhook_id uuid NOT NULL,
+    event_id uuid,
+    todo_id uuid,
+    detail jsonb DEFAULT '{}'::jsonb NOT NULL
+);
+
+COMMENT ON TABLE switchboard.webhook_audit IS 'Who did what to a receiver, its routes and its deliveries; outlives the receiver.';
+
+COMMENT ON COLUMN switchboard.webhook_audit.endpoint_id IS 'The endpoint it happened on.';
+
+COMMENT ON COLUMN switchboard.webhook_audit.id IS 'Time-ordered identity of the entry.';
+
+COMMENT ON COLUMN switchboard.webhook_audit.at IS 'When.';
+
+COMMENT ON COLUMN switchboard.webhook_audit.actor IS 'Who: agent:<slug>, op:<human>, or the database login.';
+
+COMMENT ON COLUMN switchboard.webhook_audit.action IS 'created, rotated, deleted, routed, unrouted, held, unheld, released, discarded or replayed.';
+
+COMMENT ON COLUMN switchboard.webhook_audit.webhook_id IS 'The receiver.';
+
+COMMENT ON COLUMN switchboard.webhook_audit.event_id IS 'The delivery, where it is about one.';
+
+COMMENT ON COLUMN switchboard.webhook_audit.todo_id IS 'The todo, where it is about one.';
+
+COMMENT ON COLUMN switchboard.webhook_audit.detail IS 'What else is worth knowing: a route''s target, whether a replay made a todo.';
+
+CREATE TABLE switchboard.webhook_routes (
+    endpoint_id uuid NOT NULL,
+    webhook_id uuid NOT NULL,
+    target_endpoint_id uuid NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT webhook_routes_check CHECK ((target_endpoint_id <> endpoint_id))
+);
+
+COMMENT ON TABLE switchboard.webhook_routes IS 'Where else a receiver''s deliveries go: endpoints of the same human. The owner is a target without a row here.';
+
+COMMENT ON COLUMN switchboard.webhook_routes.endpoint_id IS 'The endpoint that owns the receiver.';
+
+COMMENT ON COLUMN switchboard.webhook_routes.webhook_id IS 'The receiver.';
+
+COMMENT ON COLUMN switchboard.webhook_routes.target_endpoint_id IS 'The endpoint that gets an event and a todo of each delivery.';
+
+COMMENT ON COLUMN switchboard.webhook_routes.created_at IS 'When the route was added.';
+
 ALTER TABLE ONLY switchboard.attempt_fold
     ADD CONSTRAINT attempt_fold_pkey PRIMARY KEY (singleton);
 
@@ -545,6 +645,9 @@ ALTER TABLE ONLY switchboard.credentials
 ALTER TABLE ONLY switchboard.credentials
     ADD CONSTRAINT credentials_pkey PRIMARY KEY (endpoint_id, id);
 
+ALTER TABLE ONLY switchboard.delivery_totals
+    ADD CONSTRAINT delivery_totals_pkey PRIMARY KEY (shard, provider, trust_mode, verdict, reason);
+
 ALTER TABLE ONLY switchboard.endpoint_logins
     ADD CONSTRAINT endpoint_logins_login_key UNIQUE (login);
 
@@ -553,6 +656,9 @@ ALTER TABLE ONLY switchboard.endpoint_logins
 
 ALTER TABLE ONLY switchboard.endpoint_webhooks
     ADD CONSTRAINT endpoint_webhooks_pkey PRIMARY KEY (endpoint_id, id);
+
+ALTER TABLE ONLY switchboard.endpoint_webhooks
+    ADD CONSTRAINT endpoint_webhooks_previous_token_digest_key UNIQUE (previous_token_digest);
 
 ALTER TABLE ONLY switchboard.endpoint_webhooks
     ADD CONSTRAINT endpoint_webhooks_token_digest_key UNIQUE (token_digest);
@@ -590,6 +696,12 @@ ALTER TABLE ONLY switchboard.todos
 ALTER TABLE ONLY switchboard.tool_register
     ADD CONSTRAINT tool_register_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY switchboard.webhook_audit
+    ADD CONSTRAINT webhook_audit_pkey PRIMARY KEY (endpoint_id, id);
+
+ALTER TABLE ONLY switchboard.webhook_routes
+    ADD CONSTRAINT webhook_routes_pkey PRIMARY KEY (endpoint_id, webhook_id, target_endpoint_id);
+
 CREATE INDEX endpoints_human ON switchboard.endpoints USING btree (human_id);
 
 CREATE INDEX events_webhook ON switchboard.events USING btree (endpoint_id, webhook_id, id);
@@ -605,6 +717,12 @@ CREATE INDEX todos_finished ON switchboard.todos USING btree (endpoint_id, queue
 CREATE UNIQUE INDEX todos_live_key ON switchboard.todos USING btree (endpoint_id, idempotency_key) WHERE ((completed_at IS NULL) AND (idempotency_key IS NOT NULL));
 
 CREATE INDEX todos_pool ON switchboard.todos USING btree (endpoint_id, queue, created_at, id) WHERE ((state = 'pending'::switchboard.todo_state) AND (assignee IS NULL));
+
+CREATE INDEX webhook_audit_event ON switchboard.webhook_audit USING btree (endpoint_id, event_id) WHERE (event_id IS NOT NULL);
+
+CREATE INDEX webhook_audit_webhook ON switchboard.webhook_audit USING btree (endpoint_id, webhook_id, id);
+
+CREATE INDEX webhook_routes_target ON switchboard.webhook_routes USING btree (target_endpoint_id);
 
 ALTER TABLE ONLY switchboard.attempt_totals
     ADD CONSTRAINT attempt_totals_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
@@ -629,4 +747,13 @@ ALTER TABLE ONLY switchboard.queue_marks
 
 ALTER TABLE ONLY switchboard.todos
     ADD CONSTRAINT todos_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
+ALTER TABLE ONLY switchboard.webhook_audit
+    ADD CONSTRAINT webhook_audit_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
+ALTER TABLE ONLY switchboard.webhook_routes
+    ADD CONSTRAINT webhook_routes_endpoint_id_webhook_id_fkey FOREIGN KEY (endpoint_id, webhook_id) REFERENCES switchboard.endpoint_webhooks(endpoint_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY switchboard.webhook_routes
+    ADD CONSTRAINT webhook_routes_target_endpoint_id_fkey FOREIGN KEY (target_endpoint_id) REFERENCES switchboard.endpoints(id);
 

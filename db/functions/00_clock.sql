@@ -38,16 +38,12 @@ create or replace function switchboard.new_id(p_at timestamptz, p_ordinal intege
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 declare
-    v_us    bigint := greatest(0, extract(epoch from p_at) * 1000000)::bigint;
-    v_bytes bytea  := uuid_send(gen_random_uuid());
+    v_us bigint := greatest(0, extract(epoch from p_at) * 1000000)::bigint;
 begin
-    v_bytes := overlay(v_bytes placing substring(int8send(v_us / 1000) from 3) from 1 for 6);
-    -- version 7 in the high nibble, then floor(4096 * fraction of the millisecond)
-    v_bytes := overlay(v_bytes placing substring(int4send((x'7000'::int + (v_us % 1000) * 4096 / 1000)::int) from 3) from 7 for 2);
-    if p_ordinal is not null then
-        v_bytes := overlay(v_bytes placing substring(int4send(x'8000'::int + (p_ordinal & x'3fff'::int)) from 3) from 9 for 2);
-    end if;
-    return encode(v_bytes, 'hex')::uuid;
+    -- milliseconds, then version 7 with floor(4096 * fraction of the millisecond), then variant and randomness
+    return (lpad(to_hex(v_us / 1000), 12, '0') || to_hex(28672 + (v_us % 1000) * 4096 / 1000)
+        || case when p_ordinal is null then substring(gen_random_uuid()::text from 20)
+                else to_hex(32768 + (p_ordinal & 16383)) || substring(gen_random_uuid()::text from 25) end)::uuid;
 end $$;
 comment on function switchboard.new_id(timestamptz, integer) is
 'A version 7 uuid for the instant p_at (1970 or later), random but for the time. p_ordinal (0..16383) keeps the order of several made for one instant.';

@@ -62,13 +62,21 @@ begin
             select from jsonb_path_query(p_value, 'strict $.** ? (@.type() == "number")') n
             where length(regexp_replace(n::text, '[^0-9]', '', 'g')) > 1000) then
         return 'must have no number of more than 1000 digits: send it as text';
-    elsif jsonb_path_exists(p_value, 'strict $.**{64} ? (@.type() == "array" || @.type() == "object")') then
+    elsif is_deep(p_value) then
         return 'must be nested at most 64 deep: flatten it';
     end if;
     return null;
 end $$;
 comment on function switchboard.json_problem(jsonb) is
 'Why p_value cannot be a payload or a result, as the end of a sentence; NULL when it can. Limits: not null, 256 KiB as rendered, depth 64, numbers of 1,000 digits.';
+
+create or replace function switchboard.is_deep(p_value jsonb) returns boolean
+language plpgsql immutable set search_path = switchboard, pg_temp
+as $$
+begin
+    return jsonb_path_exists(p_value, 'strict $.**{64} ? (@.type() == "array" || @.type() == "object")');
+end $$;
+comment on function switchboard.is_deep(jsonb) is 'Whether p_value is nested more than 64 deep.';
 
 create or replace function switchboard.check_limit(p_limit integer, p_default integer, p_max integer) returns integer
 language plpgsql immutable set search_path = switchboard, pg_temp
@@ -83,9 +91,10 @@ comment on function switchboard.check_limit(integer, integer, integer) is
 'p_limit clamped to p_max, p_default when NULL; below 1 is invalid_argument.';
 
 create or replace function switchboard.one_line(p_text text, p_max integer) returns text
-language sql immutable set search_path = switchboard, pg_temp
+language plpgsql immutable set search_path = switchboard, pg_temp
 as $$
-    select left(btrim(regexp_replace(p_text, '[[:cntrl:]\u2028\u2029\s]+', ' ', 'g')), p_max)
-$$;
+begin
+    return left(btrim(regexp_replace(p_text, '[[:cntrl:]\u2028-\u202E\u2066-\u2069\s]+', ' ', 'g')), p_max);
+end $$;
 comment on function switchboard.one_line(text, integer) is
-'p_text on one line: runs of white space and control characters become one blank; cut to p_max characters.';
+'p_text on one line: runs of white space, control characters and overrides of the writing direction become one blank; cut to p_max characters.';

@@ -132,21 +132,21 @@ as $$
 $$;
 comment on function switchboard.list_endpoints(uuid) is 'The endpoints of a human, by slug; NULL: of all. Reads endpoints, humans.';
 
-create or replace function switchboard.own_endpoint(p_endpoint_id text) returns switchboard.endpoints
+create or replace function switchboard.own_endpoint(p_endpoint_id text, p_verb text default null, p_revoked_too boolean default false) returns switchboard.endpoints
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 declare
     v_row endpoints;
 begin
-    select * into v_row from endpoints e where e.id = scope(p_endpoint_id) for no key update;
+    select * into v_row from endpoints e where e.id = scope(p_endpoint_id, p_verb) for no key update;
     if not found then
         perform refuse('not_found', 'there is no such endpoint: list_endpoints shows them');
-    elsif v_row.revoked_at is not null then
+    elsif v_row.revoked_at is not null and not p_revoked_too then
         perform refuse('conflict', 'the endpoint is revoked, for good: vend another one');
     end if;
     return v_row;
 end $$;
-comment on function switchboard.own_endpoint(text) is 'Locks and returns an endpoint in the caller''s scope that is not revoked; else not_found or conflict.';
+comment on function switchboard.own_endpoint(text, text, boolean) is 'Locks and returns an endpoint in the caller''s scope that is not revoked (p_revoked_too: or is: ending what it owns must stay possible); else not_found or conflict. p_verb: what a bound login must be granted.';
 
 create or replace function switchboard.rotate_credential(p_endpoint_id text, p_grace_seconds integer default 0) returns text
 language plpgsql volatile security definer set search_path = switchboard, pg_temp

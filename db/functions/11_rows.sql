@@ -4,10 +4,11 @@
 -- come and go. The lease token is left out: only the claimer gets it, from the claim itself.
 
 create or replace function switchboard.is_verified(p_trust_mode text) returns boolean
-language sql immutable set search_path = switchboard, pg_temp
+language plpgsql immutable set search_path = switchboard, pg_temp
 as $$
-    select p_trust_mode not in ('token', 'open')
-$$;
+begin
+    return p_trust_mode not in ('token', 'open');
+end $$;
 comment on function switchboard.is_verified(text) is 'Whether a todo of this trust came from a verified sender: all but token and open.';
 
 create or replace function switchboard.show(p_row switchboard.todos, p_token boolean default false) returns switchboard.todo

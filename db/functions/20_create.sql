@@ -21,13 +21,18 @@ begin
             do nothing
         returning * into v_row;
         if found then
-            perform pg_notify('todo_ready', v_row.endpoint_id || ':' || v_row.queue);
+            if v_row.queue <> 'quarantine' then
+                perform pg_notify('todo_ready', v_row.endpoint_id || ':' || v_row.queue);
+            end if;
             return with_created(show(v_row), true);
         end if;
         select * into v_row from todos t
         where t.endpoint_id = p_new.endpoint_id and t.idempotency_key = p_new.idempotency_key
           and t.completed_at is null;
         if found then
+            if v_row.queue = 'quarantine' and p_new.event_id is null then  -- a delivery finds what it was; nobody else is shown it
+                perform refuse('conflict', 'that idempotency key is taken: use another', '{"field": "idempotency_key"}');
+            end if;
             return with_created(show(v_row), false);
         end if;
     end loop;
@@ -35,7 +40,7 @@ begin
     return null;
 end $$;
 comment on function switchboard.enqueue(switchboard.todos) is
-'Inserts p_new unless a live todo has its key, and returns the one or the other. Notifies todo_ready. Writes todos.';
+'Inserts p_new unless a live todo has its key, and returns the one or the other; one that is held in quarantine is returned to deliveries only, for all others it is a conflict. Notifies todo_ready, but for the queue quarantine. Writes todos.';
 
 create or replace function switchboard.with_created(p_todo switchboard.todo, p_created boolean) returns switchboard.created_todo
 language plpgsql immutable set search_path = switchboard, pg_temp

@@ -10,7 +10,7 @@ as $$
 declare
     v_row todos;
 begin
-    select * into v_row from todos t where t.endpoint_id = scope(p_endpoint_id, 'get_todo') and t.id = as_uuid(p_id);
+    select * into v_row from todos t where t.endpoint_id = scope(p_endpoint_id, 'get_todo') and t.id = as_uuid(p_id) and t.queue <> 'quarantine';
     if not found then
         perform refuse('not_found', 'there is no such todo here: list_todos shows what there is');
     end if;
@@ -37,7 +37,7 @@ as $$
          select * from todos t
          where t.endpoint_id = m.endpoint_id and t.queue = m.queue and t.state = s.state and t.completed_at is not null
            and (p_before is null or t.id < p_before) order by t.id desc limit p_limit) t
-     where m.endpoint_id = p_endpoint_id and (p_queue is null or m.queue = p_queue) and s.state = coalesce(p_state, s.state)
+     where m.endpoint_id = p_endpoint_id and m.queue = coalesce(p_queue, nullif(m.queue, 'quarantine')) and s.state = coalesce(p_state, s.state)
      union all
      select t.* from todos t  -- held or parked
      where t.endpoint_id = p_endpoint_id and t.due_at is not null and t.state = coalesce(p_state, t.state)
@@ -48,13 +48,13 @@ as $$
          where t.endpoint_id = m.endpoint_id and t.assignee is null and t.queue = m.queue and t.state = 'pending'
            and (p_before is null or t.id < p_before)
          order by t.created_at desc, t.id desc limit p_limit) t
-     where m.endpoint_id = p_endpoint_id and (p_queue is null or m.queue = p_queue) and p_state is null
+     where m.endpoint_id = p_endpoint_id and m.queue = coalesce(p_queue, nullif(m.queue, 'quarantine')) and p_state is null
      union all
      select t.* from queue_marks m cross join lateral (
          select * from todos t
          where t.endpoint_id = m.endpoint_id and t.assignee is null and t.queue = m.queue and t.state = 'pending'
          order by t.created_at, t.id limit p_limit) t
-     where m.endpoint_id = p_endpoint_id and (p_queue is null or m.queue = p_queue) and p_state = 'pending'
+     where m.endpoint_id = p_endpoint_id and m.queue = coalesce(p_queue, nullif(m.queue, 'quarantine')) and p_state = 'pending'
      union all
      select t.* from todos t
      where t.endpoint_id = p_endpoint_id and t.assignee is not null and t.state = 'pending' and coalesce(p_state, 'pending') = 'pending'
@@ -63,7 +63,7 @@ as $$
     limit p_limit
 $$;
 comment on function switchboard.todos_of(uuid, text, switchboard.todo_state, integer, uuid) is
-'Up to p_limit todos of an endpoint, newest first, with p_state pending oldest first; p_queue, p_state: NULL: all; p_before: only ids below (a cursor). Reads todos, queue_marks.';
+'Up to p_limit todos of an endpoint, newest first, with p_state pending oldest first; p_queue: NULL: all but quarantine; p_state: NULL: all; p_before: only ids below (a cursor). Reads todos, queue_marks.';
 
 create or replace function switchboard.list_todos(p_endpoint_id text, p_queue text default null, p_state text default null, p_limit integer default 50)
 returns setof switchboard.todo
@@ -106,7 +106,7 @@ begin
                where t.endpoint_id = v_endpoint and t.due_at is not null group by t.queue) c on c.queue = m.queue
     left join (select n.queue, sum(n.total) as done from attempt_totals n
                where n.endpoint_id = v_endpoint and n.state = 'done' group by n.queue) d on d.queue = m.queue
-    where m.endpoint_id = v_endpoint
+    where m.endpoint_id = v_endpoint and m.queue <> 'quarantine'
     order by m.queue;
 end $$;
 comment on function switchboard.queue_counts(text) is
@@ -118,7 +118,7 @@ language sql stable security definer set search_path = switchboard, pg_temp
 as $$
     select a.seq, a.attempt, a.owner, a.claimed_at, a.ended_at, a.outcome, a.state, a.summary
     from todo_attempts a
-    where a.endpoint_id = scope(p_endpoint_id, 'get_todo') and a.todo_id = as_uuid(p_id)
+    where a.endpoint_id = scope(p_endpoint_id, 'get_todo') and a.todo_id = as_uuid(p_id) and a.queue <> 'quarantine'
     order by a.seq
 $$;
 comment on function switchboard.todo_history(text, text) is 'The ended attempts of one todo, oldest first; none for an unknown one. Reads todo_attempts.';

@@ -315,11 +315,11 @@ as $$
 declare
     v_row todos;
 begin
-    if p_terms.endpoint_id is null and exists (select from todos t where t.endpoint_id = p_endpoint_id and t.id = as_uuid(p_id)) then
+    if p_terms.endpoint_id is null and exists (select from todos t where t.endpoint_id = p_endpoint_id and t.id = as_uuid(p_id) and t.queue <> 'quarantine') then
         perform refuse('conflict', 'the endpoint is revoked or expired: nothing on it can be claimed');
     end if;
     v_row := lock_claimable(p_endpoint_id, as_uuid(p_id), p_terms.at);
-    if v_row.id is null then  -- absent, not claimable, or locked by somebody: a claim waits for nobody
+    if v_row.id is null or v_row.queue = 'quarantine' then  -- absent, not claimable, or locked by somebody: a claim waits for nobody
         perform refuse_todo(p_endpoint_id, p_id);
     elsif v_row.assignee <> p_terms.owner then
         perform refuse_todo(p_endpoint_id, p_id);
@@ -337,7 +337,7 @@ declare
     v_at    timestamptz;
 begin
     select t.state, t.due_at into v_state, v_at
-    from todos t where t.endpoint_id = p_endpoint_id and t.id = as_uuid(p_id);
+    from todos t where t.endpoint_id = p_endpoint_id and t.id = as_uuid(p_id) and t.queue <> 'quarantine';
     if not found then
         perform refuse('not_found', 'there is no such todo here: list_todos shows what there is');
     end if;

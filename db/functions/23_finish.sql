@@ -152,12 +152,12 @@ begin
     update todos t
     set state = 'pending', attempt = 0, owner = null, result = null, due_at = null, completed_at = null, claimed_at = null,
         ring_attempts = 0, last_ringed_at = null, updated_at = v_now
-    where t.endpoint_id = p_endpoint_id and t.id = as_uuid(p_id) and case t.state when 'failed' then true else false end
+    where t.endpoint_id = p_endpoint_id and t.id = as_uuid(p_id) and case t.state when 'failed' then true else false end and t.queue <> 'quarantine'
       and exists (select from endpoints e where e.id = p_endpoint_id and is_active(e.revoked_at, e.expires_at, v_now))
     returning * into v_row;
     if not found then
         if exists (select from todos t join endpoints e on e.id = t.endpoint_id
-                   where t.endpoint_id = p_endpoint_id and t.id = as_uuid(p_id) and not is_active(e.revoked_at, e.expires_at, v_now)) then
+                   where t.endpoint_id = p_endpoint_id and t.id = as_uuid(p_id) and t.queue <> 'quarantine' and not is_active(e.revoked_at, e.expires_at, v_now)) then
             perform refuse('conflict', 'the endpoint is revoked or expired: create the todo on an active one');
         end if;
         perform refuse_todo(p_endpoint_id, p_id);
@@ -199,7 +199,7 @@ begin
         select u.n, u.id as text_id, as_uuid(u.id) as id, u.token from unnest(p_ids, p_lease_tokens) with ordinality u (id, token, n)
     ), locked as materialized (
         select t.id, t.state, t.owner, t.lease_token from todos t
-        where t.endpoint_id = v_endpoint and t.id = any (array(select m.id from named m))
+        where t.endpoint_id = v_endpoint and t.id = any (array(select m.id from named m)) and t.queue <> 'quarantine'
         order by t.created_at, t.id for no key update
     ), mine as materialized (  -- named twice: the first naming completes it, the second conflicts
         select distinct on (l.id) l.id, m.n from locked l join named m on m.id = l.id

@@ -81,6 +81,16 @@ end $$;
 comment on function switchboard.list_todos_any_endpoint(text, text, integer, text, text, uuid) is
 'list_todos over the operator''s endpoints. p_endpoint_id: one of them, NULL: all; p_before: only todos with a smaller id (the last of the page before). Errors: invalid_argument, forbidden. Reads todos.';
 
+create or replace function switchboard.refuse_quarantined(p_endpoint_id uuid, p_id text) returns void
+language plpgsql stable set search_path = switchboard, pg_temp
+as $$
+begin
+    if exists (select from todos t where t.endpoint_id = p_endpoint_id and t.id = as_uuid(p_id) and t.queue = 'quarantine') then
+        perform refuse('conflict', 'the todo is held in quarantine: release it first, or, once discarded, replay its event');
+    end if;
+end $$;
+comment on function switchboard.refuse_quarantined(uuid, text) is 'Refuses (conflict) a todo that is in quarantine, which for everybody but the operator does not exist.';
+
 create or replace function switchboard.claim_any_endpoint(p_id text, p_lease_ttl_seconds integer default null, p_actor_human_id uuid default null) returns switchboard.todo
 language plpgsql volatile security definer set search_path = switchboard, pg_temp
 as $$
@@ -88,6 +98,7 @@ declare
     v_owner    text := acting_owner(p_actor_human_id);
     v_endpoint uuid := endpoint_of(p_id, p_actor_human_id);
 begin
+    perform refuse_quarantined(v_endpoint, p_id);
     return claim_by_id(v_endpoint, p_id, operator_terms(v_endpoint, v_owner, p_lease_ttl_seconds));
 end $$;
 comment on function switchboard.claim_any_endpoint(text, integer, uuid) is 'claim by the operator: a claimable todo, under a lease of op:<human>. Errors: not_found, conflict, forbidden, invalid_argument. Writes todos, todo_attempts.';
@@ -160,6 +171,7 @@ language plpgsql volatile security definer set search_path = switchboard, pg_tem
 as $$
 begin
     perform acting_owner(p_actor_human_id);
+    perform refuse_quarantined(endpoint_of(p_id, p_actor_human_id), p_id);
     return requeue(endpoint_of(p_id, p_actor_human_id), p_id);
 end $$;
 comment on function switchboard.retry_any_endpoint(text, uuid) is 'retry by the operator. Errors: not_found, conflict, forbidden. Writes todos, queue_marks; notifies todo_ready.';

@@ -191,6 +191,8 @@ begin
             delete from todo_attempts a using old where a.endpoint_id = old.endpoint_id and a.todo_id = old.id
         ), deliveries as (
             delete from events v using old where v.endpoint_id = old.endpoint_id and v.id = old.event_id
+              and not exists (select from webhook_audit a  -- replayed: other todos may need it
+                              where a.endpoint_id = v.endpoint_id and a.event_id = v.id and a.action = 'replayed')
         )
         select count(*) into v_gone from gone;
         v_total := v_total + v_gone;
@@ -198,7 +200,7 @@ begin
     return v_total + prune_events(greatest(v_limit - v_total, 1));
 end $$;
 comment on function switchboard.prune(integer) is
-'Deletes terminal todos (with their attempts and their event) and events beyond the retention of their endpoint, about p_limit of them; the counters keep what was deleted. Returns how many. Writes todos, todo_attempts, events, attempt_totals, attempt_fold.';
+'Deletes terminal todos (with their attempts and their event), events and audit beyond the retention of their endpoint, about p_limit of them; the counters keep what was deleted. Returns how many. Writes todos, todo_attempts, events, webhook_audit, attempt_totals, attempt_fold.';
 
 create or replace function switchboard.is_folded(p_todo switchboard.todos) returns boolean
 language plpgsql stable set search_path = switchboard, pg_temp

@@ -11,15 +11,17 @@ create or replace function switchboard.tools()
 returns table (name text, description text, input jsonb, required text[], answer text, annotations jsonb, shell jsonb)
 language sql immutable set search_path = switchboard, pg_temp
 as $$
-    with hints (reads, acts) as (
-        values ('{"readOnlyHint": true}'::jsonb, '{"destructiveHint": false}'::jsonb)
-    ), fields (id, queue, queues, lease, token, result) as (
+    with hints (reads, acts, ends) as (
+        values ('{"readOnlyHint": true}'::jsonb, '{"destructiveHint": false}'::jsonb, '{"destructiveHint": true}'::jsonb)
+    ), fields (id, queue, queues, lease, token, result, webhook, target) as (
         values ('{"id": {"type": "string"}}'::jsonb,
                 '{"queue": {"type": "string"}}'::jsonb,
                 '{"queues": {"type": "array", "items": {"type": "string"}}}'::jsonb,
                 '{"lease_ttl_seconds": {"type": "integer", "minimum": 1}}'::jsonb,
                 '{"lease_token": {"type": "string"}}'::jsonb,
-                '{"result": {"description": "any JSON but null"}}'::jsonb)
+                '{"result": {"description": "any JSON but null"}}'::jsonb,
+                '{"webhook_id": {"type": "string"}}'::jsonb,
+                '{"target_endpoint_id": {"type": "string", "description": "id or slug"}}'::jsonb)
     )
     select t.* from hints h, fields f, lateral (values
         ('list_todos', 'List todos of your queues: newest first, pending ones oldest first. Payloads only on request.',
@@ -46,10 +48,19 @@ as $$
         ('create_todo', 'Put a todo on a queue; the same idempotency_key while one is live gives that one.',
          f.queue || '{"title": {"type": "string"}, "payload": {"description": "any JSON but null"}, "idempotency_key": {"type": "string"}, "kind": {"type": "string"}, "source": {"type": "string"}, "assignee": {"type": "string"}, "max_attempts": {"type": "integer", "minimum": 1, "maximum": 100}}',
          '{queue,title}', 'todo', h.acts, '{}'),
-        ('create_webhook', 'Make a receiver: a URL whose signed deliveries become todos on target_queue.',
-         '{"source_type": {"enum": ["github"]}, "target_queue": {"type": "string"}, "signing_secret": {"type": "string"}}',
+        ('create_webhook', 'Make a receiver: a URL whose deliveries become todos on target_queue. URL and secret are shown this once.',
+         jsonb_build_object('source_type', jsonb_build_object('enum', (select jsonb_agg(s.source_type) from source_types() s)))
+             || '{"target_queue": {"type": "string"}, "signing_secret": {"type": "string", "description": "the sender''s, where it gives one"}}',
          '{source_type,target_queue}', 'webhook_id', h.acts, '{"secret": true, "ingest_url": true}'),
-        ('list_webhooks', 'List your receivers.', '{}', '{}', 'webhooks', h.reads, '{}')
+        ('list_webhooks', 'List your receivers.', '{}', '{}', 'webhooks', h.reads, '{}'),
+        ('rotate_webhook', 'Give a receiver a new secret, or a new URL where it has none; the old one is accepted for 24 hours more.',
+         f.webhook || '{"signing_secret": {"type": "string", "description": "the sender''s, where it gives one"}}',
+         '{webhook_id}', 'webhook_id', h.acts, '{"secret": true, "ingest_url": true}'),
+        ('delete_webhook', 'End a receiver and its routes; its todos stay.', f.webhook, '{webhook_id}', 'deleted', h.ends, '{}'),
+        ('add_webhook_route', 'Send a receiver''s deliveries to another endpoint of your owner, too, as todos of its own.',
+         f.webhook || f.target, '{webhook_id,target_endpoint_id}', 'created', h.acts, '{}'),
+        ('list_webhook_routes', 'List where a receiver''s deliveries go.', f.webhook, '{webhook_id}', 'routes', h.reads, '{}'),
+        ('remove_webhook_route', 'End a route.', f.webhook || f.target, '{webhook_id,target_endpoint_id}', 'removed', h.acts, '{}')
     ) t (name, description, input, required, answer, annotations, shell)
 $$;
 comment on function switchboard.tools() is
@@ -256,6 +267,30 @@ begin
 end $$;
 comment on function switchboard.webhooks_json(text) is 'The answer of list_webhooks over MCP; truncated: true when rows were left out to keep it under 64 KiB.';
 
+create or replace function switchboard.dispatch_webhook(p_endpoint_id text, p_owner text, p_tool text, p_args jsonb, p_shell jsonb) returns jsonb
+language plpgsql volatile set search_path = switchboard, pg_temp
+as $$
+declare
+    v_webhook text  := p_args ->> 'webhook_id';
+    v_target  text  := p_args ->> 'target_endpoint_id';
+    v_secret  bytea := decode(p_shell ->> 'sealed_secret', 'hex');
+    v_token   bytea := decode(p_shell ->> 'token_digest', 'hex');
+    v_form    text  := coalesce(p_shell ->> 'secret_form', 'made');
+begin
+    case p_tool
+        when 'create_webhook' then
+            return add_webhook(own_endpoint(p_endpoint_id), p_owner, p_args ->> 'source_type', p_args ->> 'target_queue', v_secret, v_token, v_form);
+        when 'rotate_webhook' then return turn_webhook(own_endpoint(p_endpoint_id), p_owner, v_webhook, v_secret, v_token, v_form);
+        when 'delete_webhook' then return drop_webhook(own_endpoint(p_endpoint_id), p_owner, v_webhook);
+        when 'add_webhook_route' then return add_route(own_endpoint(p_endpoint_id), p_owner, v_webhook, v_target);
+        when 'remove_webhook_route' then return drop_route(own_endpoint(p_endpoint_id), p_owner, v_webhook, v_target);
+        when 'list_webhook_routes' then
+            return jsonb_build_object('routes', (select jsonb_agg(to_jsonb(r)) from list_webhook_routes(p_endpoint_id, v_webhook) r));
+    end case;
+    return null;
+end $$;
+comment on function switchboard.dispatch_webhook(text, text, text, jsonb, jsonb) is 'The part of dispatch() that is about receivers and their routes.';
+
 create or replace function switchboard.dispatch(p_endpoint_id uuid, p_owner text, p_tool text, p_args jsonb, p_shell jsonb) returns jsonb
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
@@ -291,11 +326,8 @@ begin
                 nullif(p_args -> 'payload', 'null'), p_args ->> 'idempotency_key', p_args ->> 'kind', p_args ->> 'source',
                 p_args ->> 'assignee', (p_args ->> 'max_attempts')::numeric::integer));
             return jsonb_build_object('todo', todo_json(get_todo(v_endpoint, v_created.id::text)), 'created', v_created.created);
-        when 'create_webhook' then
-            return create_webhook(v_endpoint, p_args ->> 'source_type', p_args ->> 'target_queue',
-                decode(p_shell ->> 'sealed_secret', 'hex'), decode(p_shell ->> 'token_digest', 'hex'));
-        when 'list_webhooks' then
-            return webhooks_json(v_endpoint);
+        when 'list_webhooks' then return webhooks_json(v_endpoint);
+        else return dispatch_webhook(v_endpoint, p_owner, p_tool, p_args, p_shell);
     end case;
     return jsonb_build_object('todo', todo_json(v_todo));
 end $$;

@@ -49,6 +49,13 @@ create table if not exists switchboard.todos (
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05,
         autovacuum_analyze_scale_factor = 0.05);
 
+-- lz4 takes a fifth of the time of pglz; not every server is built with it.
+do $$
+begin
+    alter table switchboard.todos alter column payload set compression lz4, alter column result set compression lz4;
+exception when feature_not_supported then null;
+end $$;
+
 -- The head of each queue's pool. Assigned todos lie apart, so that 50,000 of them at the head are not
 -- walked by everybody else's claim.
 create index if not exists todos_pool on switchboard.todos (endpoint_id, queue, created_at, id)

@@ -43,7 +43,6 @@ select is((select count(*) from switchboard.list_endpoints(:'ada')), 2::bigint, 
 select is_empty($$ select * from switchboard.list_endpoints(gen_random_uuid()) $$, 'an unknown human has none');
 
 -- authentication
-create function test.digest(p_credential text) returns bytea language sql immutable as $$ select sha256(convert_to(p_credential, 'UTF8')) $$;
 select is(switchboard.authenticate('alpha', test.digest(:'credential')) - 'credential_id' - 'verbs', jsonb_build_object('endpoint_id', :'endpoint_id', 'slug', 'alpha', 'human_id', :'ada'),
     'a credential opens its endpoint');
 select is(switchboard.authenticate(s, d), null, 'refused: ' || n) from (values ('omega', test.digest(:'credential'), 'an unknown slug'), ('alpha', test.digest('sbk_x'), 'an unknown credential'),

@@ -2,10 +2,6 @@
 select no_plan();
 select test.set_up(), test.stop_clock() \g /dev/null
 select slug as slug, sha256(convert_to(credential, 'UTF8')) as digest from test.endpoints where name = 'a' \gset
-create function test.call(p_tool text, p_args jsonb default '{}', p_endpoint text default 'a', p_shell jsonb default '{}') returns jsonb language sql as $$
-    select switchboard.call_tool(e.slug, sha256(convert_to(e.credential, 'UTF8')), p_tool, p_args, p_shell) from test.endpoints e where e.name = p_endpoint
-$$;
-create function test.code(p_answer jsonb) returns text language sql immutable as $$ select p_answer #>> '{error,code}' $$;
 
 -- the register
 select is_empty($$ select name from switchboard.tools() where description is null or length(description) > 200 $$, 'every tool has a short description');
@@ -80,9 +76,34 @@ select is_empty($$ select * from switchboard.error_table() e where e.message ~ '
 
 -- what the shell adds
 select is((select shell from switchboard.tools() where name = 'create_webhook'), '{"secret": true, "ingest_url": true}', 'create_webhook: the shell adds a secret and a URL');
-update switchboard.endpoints set verbs = verbs || '{create_webhook,list_webhooks}'::text[] where id::text = test.a();
-select ok(a ?& '{webhook_id,source_type,target_queue,trust_mode}'::text[], 'create_webhook') from test.call('create_webhook', '{"source_type": "github", "target_queue": "q"}', 'a', jsonb_build_object('sealed_secret', 'aabb', 'token_digest', repeat('ab', 32))) a;
-select is(jsonb_array_length(test.call('list_webhooks') -> 'webhooks'), 1, 'list_webhooks');
+select is((select shell from switchboard.tools() where name = 'rotate_webhook'), '{"secret": true, "ingest_url": true}', 'rotate_webhook, too');
+select is((select jsonb_object_agg(name, shell) from switchboard.tools() where name !~ '^(create|rotate)_webhook$'), (select jsonb_object_agg(name, '{}'::jsonb) from switchboard.tools() where name !~ '^(create|rotate)_webhook$'), 'the others need nothing');
+
+-- receivers and routes, as an agent has them
+select is(test.call(t, '{"webhook_id": "x", "source_type": "github", "target_queue": "q"}') -> 'error', test.call('no_such_tool') -> 'error', 'not granted: ' || t) from unnest('{create_webhook,list_webhooks,rotate_webhook,delete_webhook,add_webhook_route,list_webhook_routes,remove_webhook_route}'::text[]) t;
+update switchboard.endpoints set verbs = array(select name from switchboard.tools()) where id::text in (test.a(), test.b());
+create function test.shell(p_token text, p_form text default 'made') returns jsonb language sql immutable as $$
+    select jsonb_build_object('sealed_secret', encode(convert_to('sealed ' || p_token, 'UTF8'), 'hex'), 'token_digest', encode(test.digest(p_token), 'hex'), 'secret_form', p_form)
+$$;
+select is(test.call('create_webhook', a::jsonb, 'a', s) #>> '{error,code}', c, 'create_webhook refuses ' || n) from (values ('{"source_type": "fax", "target_queue": "q"}', test.shell('x'), 'invalid_argument', 'no source type'), ('{"source_type": "github", "target_queue": "q", "trust_mode": "signed"}', test.shell('x'), 'invalid_argument', 'a trust of one''s own'),
+    ('{"source_type": "open", "target_queue": "q"}', test.shell('x'), 'forbidden', 'open, unless it is granted by name'), ('{"source_type": "github", "target_queue": "quarantine"}', test.shell('x'), 'forbidden', 'quarantine'), ('{"source_type": "github", "target_queue": "q"}', '{}', 'invalid_argument', 'what the shell has not sealed'),
+    ('{"source_type": "generic", "target_queue": "q", "signing_secret": "s"}', test.shell('x', 'text'), 'invalid_argument', 'a secret that is not used'), ('{"source_type": "standard", "target_queue": "q", "signing_secret": "whsec_?"}', test.shell('x', 'malformed'), 'invalid_argument', 'a malformed one')) v(a, s, c, n);
+select test.call('create_webhook', '{"source_type": "github", "target_queue": "q"}', 'a', test.shell('t1')) as made \gset
+select is(:'made'::jsonb - 'webhook_id', '{"source_type": "github", "target_queue": "q", "trust_mode": "signed", "ingest_url": "$ingest_url", "signing_secret": "$secret"}', 'create_webhook');
+select is(switchboard.webhook_for(test.digest('t1')) -> 'sealed_secrets' ->> 0, encode('sealed t1', 'hex'), 'what the shell sealed is stored');
+select ok(a #>> '{error,code}' = 'ceiling_exceeded' and a #>> '{error,ceiling}' = '1', 'create_webhook at the ceiling') from test.call('create_webhook', '{"source_type": "github", "target_queue": "q"}', 'a', test.shell('t2')) a;
+select (:'made'::jsonb - '{source_type,target_queue,trust_mode,ingest_url,signing_secret}'::text[]) as hook \gset
+select ok(a @> jsonb_build_object('webhooks', jsonb_build_array(:'hook'::jsonb || '{"source_type": "github", "held": false, "routes": 0}')) and jsonb_array_length(a -> 'webhooks') = 1, 'list_webhooks') from test.call('list_webhooks') a;
+select ok(a @> (:'hook'::jsonb || '{"signing_secret": "$secret", "trust_mode": "signed"}') and a ? 'previous_valid_until' and not a ? 'ingest_url', 'rotate_webhook') from test.call('rotate_webhook', :'hook', 'a', test.shell('t3')) a;
+select is(test.call('add_webhook_route', :'hook'::jsonb || jsonb_build_object('target_endpoint_id', t)), :'hook'::jsonb || jsonb_build_object('target_endpoint_id', test.endpoint('a2'), 'created', c), format('add_webhook_route %s: %s', n, c)) from (values ('test-a2', true, 'by slug'), (test.endpoint('a2'), false, 'by id')) v(t, c, n);
+select is(test.call('add_webhook_route', :'hook'::jsonb || jsonb_build_object('target_endpoint_id', t)), '{"error": {"code": "forbidden", "field": "target_endpoint_id", "message": "that is no endpoint this receiver may be routed to: it must be an active one of the same owner whose grant covers the receiver''s queue"}}', 'add_webhook_route ' || n) from (values (test.b(), 'to another human''s'), (test.unknown(), 'to an unknown one'), ('x', 'to a malformed one')) v(t, n);
+select is((select array_agg(r ->> 'slug' || ' ' || (r ->> 'owner') || ' ' || (r ->> 'live')) from jsonb_array_elements(test.call('list_webhook_routes', :'hook') -> 'routes') r), '{"test-a true true","test-a2 false true"}', 'list_webhook_routes');
+select is(test.code(test.call(t, :'hook'::jsonb || a, 'b', test.shell('t4'))), 'not_found', t || ' of another endpoint''s') from (values ('rotate_webhook', '{}'::jsonb), ('delete_webhook', '{}'), ('list_webhook_routes', '{}'), ('add_webhook_route', '{"target_endpoint_id": "test-b"}'), ('remove_webhook_route', '{"target_endpoint_id": "test-a2"}')) v(t, a);
+select is(test.call('remove_webhook_route', :'hook'::jsonb || '{"target_endpoint_id": "test-a2"}'), :'hook'::jsonb || jsonb_build_object('target_endpoint_id', 'test-a2', 'removed', r), 'remove_webhook_route: ' || r) from unnest('{true,false}'::boolean[]) r;
+select is(test.code(test.call('remove_webhook_route', :'hook'::jsonb || '{"target_endpoint_id": "test-a"}')), 'conflict', 'remove_webhook_route: not the owner');
+select is(test.call('delete_webhook', :'hook'), :'hook'::jsonb || '{"deleted": true}', 'delete_webhook');
+select is(test.call('list_webhooks'), '{"webhooks": []}', 'then there is none');
+select is((select array_agg(distinct actor) from switchboard.webhook_audit), '{agent:test-a}', 'done by the agent');
 
 -- a credential that is revoked never acts
 select switchboard.revoke_endpoint(test.a()) \g /dev/null

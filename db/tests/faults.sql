@@ -7,16 +7,19 @@ select test.set_up(), test.stop_clock() \g /dev/null
 create table test.limits (call text, default_limit int, most int);
 insert into test.limits values
     ('claim_batch(test.a(), ''w'', %s)', 1, 1000), ('list_todos(test.a(), p_limit => %s)', 50, 200), ('list_todos_any_endpoint(p_limit => %s)', 50, 200),
-    ('unsound_todos(%s)', null, null), ('reap_expired(%s)', 1000, 100000), ('requeue_due_retries(%s)', 1000, 100000), ('prune(%s)', null, null), ('read_event(test.a(), test.event(), 0, %s)', null, null);
+    ('unsound_todos(%s)', null, null), ('reap_expired(%s)', 1000, 100000), ('requeue_due_retries(%s)', 1000, 100000), ('prune(%s)', null, null), ('read_event(test.a(), test.event(), 0, %s)', null, null),
+    ('list_events_any_endpoint(p_limit => %s)', 50, 200), ('webhook_audit_of(test.hook(), %s)', 50, 1000), ('read_event_any_endpoint(test.event(), 0, %s)', null, null);
 create function test.event() returns text language sql as $$ select event_id::text from switchboard.todos where event_id is not null $$;
 select is_empty($$ select p.proname from pg_proc p, switchboard.granted() g where p.oid = ('switchboard.' || g.signature)::regprocedure and 'p_limit' = any (p.proargnames)
     and not exists (select from test.limits l where split_part(l.call, '(', 1) = p.proname) $$, 'fault 7: no function with a limit is left out');
 select switchboard.create_webhook(test.a(), 'github', 'q', '\xaa', sha256('a')) \g /dev/null
-select switchboard.receive_delivery(sha256('a'), 'd', 'push', '{}', '{"a": 1}', 'application/json', '{}') \g /dev/null
+select switchboard.receive_delivery(sha256('a'), 'd', 'push', '{}', '{"a": 1}', 'application/json') \g /dev/null
 select test.invalid(format('select * from switchboard.' || l.call, n), 'limit', format('fault 7: a limit of %s for %s', n, split_part(l.call, '(', 1))) from test.limits l, unnest('{0,-1,-2147483648}'::int[]) n;
 select lives_ok(format('select * from switchboard.' || l.call, n), format('fault 7: a limit of %s for %s', n, split_part(l.call, '(', 1))) from test.limits l, unnest('{"null",1,1000000000,2147483647}'::text[]) n;
 select test.clear() \g /dev/null
--- 1,100 todos: some pending, some that lapsed, some that are due, each more than the default
+-- 1,100 todos: some pending, some that lapsed, some that are due, each more than the default; and as many events, and entries of the audit
+select switchboard.receive_delivery(sha256('a'), n::text, 'push', '{}', '{}', 'application/json') from generate_series(2, 1100) n \g /dev/null
+select switchboard.hold_webhook(test.hook(), n % 2 = 0) from generate_series(2, 1100) n \g /dev/null
 create function test.many() returns void language plpgsql as $$
 begin
     perform test.clear();

@@ -194,16 +194,19 @@ select is(test.heard('todo_ready'), (select array_agg(e || ':q' order by e) from
 
 -- Same delivery routed to two endpoints yields two todos ----------------------------------------------------------------------
 select test.clear() \g /dev/null
-create table test.routed as select e, r.id, r.created from unnest('{a,b}'::text[]) e, test.again('delivery 1', e) r;
-select is((select count(distinct id) filter (where created) from test.routed), 2::bigint, 'Same delivery routed to two endpoints yields two todos: one each');
+select test.receiver('token') as hook, switchboard.set_grant(test.endpoint('a2'), p_webhook_max => 2) \gset
+select switchboard.add_webhook_route(test.a(), :'hook', 'test-a2') \g /dev/null
+select test.deliver('token', '{}', 'delivery 1') as got \gset
+select is(test.outcomes(:'got'), '{a q new,a2 q new}', 'Same delivery routed to two endpoints yields two todos: one each');
+select is((select count(distinct id) || ' ' || count(distinct endpoint_id) || ' ' || count(distinct idempotency_key) from switchboard.todos), '2 2 1', 'Same delivery routed to two endpoints yields two todos: under the same key');
 
 -- Redelivery to one target dedups only within that target ---------------------------------------------------------------------
-select test.clear() \g /dev/null
-truncate test.routed;
-insert into test.routed select e, r.id, r.created from unnest('{a,b}'::text[]) e, test.again('delivery 1', e) r;
-select is((select array_agg(again.id || again.created order by e) from test.routed r, test.again('delivery 1', r.e) again),
-    (select array_agg(id || false order by e) from test.routed), 'Redelivery to one target dedups only within that target: each collapses onto its own');
-select is((select count(*) from switchboard.todos where idempotency_key = 'delivery 1'), 2::bigint, 'Redelivery to one target dedups only within that target: two in total');
+select test.deliver('token', '{}', 'delivery 1') as again \gset
+select is(test.outcomes(:'again'), '{a q old,a2 q old}', 'Redelivery to one target dedups only within that target: each collapses');
+select is(test.made(:'again', e), test.made(:'got', e), 'Redelivery to one target dedups only within that target: onto its own, ' || e) from unnest('{a,a2}'::text[]) e;
+select is((select count(*) from switchboard.todos), 2::bigint, 'Redelivery to one target dedups only within that target: two in total');
+select test.finish(test.made(:'got')) \g /dev/null
+select is(test.outcomes(test.deliver('token', '{}', 'delivery 1')), '{a q new,a2 q old}', 'Redelivery to one target dedups only within that target: what ended on one does not touch the other');
 
 -- Claim never scans terminal rows ---------------------------------------------------------------------------------------------
 select test.clear() \g /dev/null

@@ -4,15 +4,14 @@ select no_plan();
 select test.set_up(), test.login('bound', 'switchboard_worker') as bound \gset
 select switchboard.bind_login(test.a(), :'bound') \g /dev/null
 grant usage on schema switchboard to public;
-update switchboard.endpoints set verbs = verbs || '{create_webhook,list_webhooks}'::text[] where id::text in (test.a(), test.b());
+update switchboard.endpoints set verbs = array(select name from switchboard.tools()) where id::text in (test.a(), test.b());
 
 select test.create('b', 'q', 'k') as pending \gset
 select test.create('b', 'r') as held \gset
 select (switchboard.claim(test.b(), :'held', 'w1')).lease_token as token \gset
 select test.create('b', 'inbox') as dead \gset
 select switchboard.claim(test.b(), :'dead', 'w1'), switchboard.fail(test.b(), :'dead', 'w1') \g /dev/null
-select switchboard.create_webhook(test.b(), 'github', 'q', '\xaa', sha256('b')) \g /dev/null
-select switchboard.receive_delivery(sha256('b'), 'd', 'push', '{}', '{}', 'application/json', '{}') \g /dev/null
+select test.receiver('b', 'b') as hook, test.deliver('b', '{}', 'd') \gset
 select event_id::text as event from switchboard.todos where event_id is not null \gset
 create table test.before as select (select jsonb_agg(to_jsonb(t) order by t.id) from switchboard.todos t) as todos, (select count(*) from switchboard.todo_attempts) as attempts;
 
@@ -20,12 +19,13 @@ create table test.before as select (select jsonb_agg(to_jsonb(t) order by t.id) 
 create table test.calls (n serial, call text);
 insert into test.calls (call) values ('get_todo(%1$L, %2$L)'), ('todo_history(%1$L, %2$L)'), ('claim(%1$L, %2$L, ''w1'')'), ('heartbeat(%1$L, %2$L, ''w1'')'), ('heartbeat(%1$L, %2$L, ''w1'', 60, %3$L)'),
     ('complete(%1$L, %2$L, ''w1'')'), ('complete(%1$L, %2$L, ''w1'', null, %3$L)'), ('fail(%1$L, %2$L, ''w1'')'), ('fail(%1$L, %2$L, ''w1'', null, %3$L)'), ('release(%1$L, %2$L, ''w1'')'),
-    ('release(%1$L, %2$L, ''w1'', %3$L)'), ('retry(%1$L, %2$L)'), ('read_event(%1$L, %2$L)');
+    ('release(%1$L, %2$L, ''w1'', %3$L)'), ('retry(%1$L, %2$L)'), ('read_event(%1$L, %2$L)'),
+    ('delete_webhook(%1$L, %2$L)'), ('add_webhook_route(%1$L, %2$L, ''test-a'')'), ('add_webhook_route(%1$L, %2$L, ''test-b'')'), ('list_webhook_routes(%1$L, %2$L)'), ('remove_webhook_route(%1$L, %2$L, ''test-b'')');
 insert into test.calls (call) values ('create_todo(%1$L, ''q'', ''t'')'), ('create_todo(%1$L, ''q'', ''t'', p_idempotency_key => ''k'')'), ('create_todos(%1$L, ''[{"queue": "q", "title": "t", "idempotency_key": "k"}]'')'), ('list_todos(%1$L)'),
     ('list_todos(%1$L, ''q'', ''pending'')'), ('claim_next(%1$L, ''w1'')'), ('claim_next(%1$L, ''w1'', ''{q}'')'), ('claim_batch(%1$L, ''w1'', 10)'), ('queue_counts(%1$L)'), ('pending_doorbell_todos(%1$L)'), ('list_webhooks(%1$L)');
 select is(test.as_login(:'bound', 'select * from switchboard.' || format(c.call, e, i.id, :'token')), test.as_login(:'bound', 'select * from switchboard.' || format(c.call, u, test.unknown(), 'AAAAAAAAAAAA')), format('%s of B''s %s on %s', split_part(c.call, '(', 1), i.name, ep.name))
     from test.calls c, (values (test.a(), test.a(), 'its own endpoint'), (null, null, 'no endpoint'), (test.b(), test.unknown(), 'B''s endpoint')) ep(e, u, name),
-        (values (:'pending', 'pending todo'), (:'held', 'claimed todo'), (:'dead', 'parked todo'), (:'event', 'event')) i(id, name)
+        (values (:'pending', 'pending todo'), (:'held', 'claimed todo'), (:'dead', 'parked todo'), (:'event', 'event'), (:'hook', 'receiver')) i(id, name)
     where c.call like '%2$L%';
 select is(test.as_login(:'bound', 'select * from switchboard.' || format(c.call, test.b())), test.as_login(:'bound', 'select * from switchboard.' || format(c.call, test.unknown())), format('%s on B''s endpoint', split_part(c.call, '(', 1)))
     from test.calls c where c.call not like '%2$L%';
@@ -33,6 +33,8 @@ select is((select array_agg(r ->> 'outcome') from jsonb_array_elements(test.as_l
     '{not_found,not_found,not_found}'::text[], 'complete_batch of B''s todos on ' || n) from (values (test.a(), 'its own endpoint'), (null, 'no endpoint'), (test.b(), 'B''s endpoint')) v(e, n);
 select is((select jsonb_agg(to_jsonb(t) order by t.id) from switchboard.todos t where t.endpoint_id::text = test.b()), (select jsonb_agg(t order by t ->> 'id') from test.before, jsonb_array_elements(todos) t where t ->> 'endpoint_id' = test.b()), 'nothing of B''s has changed');
 select is((select count(*) from switchboard.todo_attempts), (select attempts from test.before), 'nor has its history');
+select is((select array_agg(w.id::text || ' ' || w.token_digest::text) from switchboard.endpoint_webhooks w), array[:'hook' || ' ' || sha256('b')::text], 'nor its receiver');
+select is((select count(*) from switchboard.webhook_routes), 0::bigint, 'which is routed nowhere');
 
 -- Every function that a worker may execute and that names an endpoint is tried above.
 select is_empty($$ select p.proname from pg_proc p where p.pronamespace = 'switchboard'::regnamespace and has_function_privilege('switchboard_worker', p.oid, 'execute') and 'p_endpoint_id' = any (p.proargnames)

@@ -15,6 +15,9 @@ from switchboard import (
     __version__,
     cli_doctor,
     cli_endpoint,
+    cli_event,
+    cli_quarantine,
+    cli_route,
     cli_todo,
     cli_up,
     cli_webhook,
@@ -47,6 +50,9 @@ for command in (
     cli_endpoint.endpoint,
     cli_todo.todo,
     cli_webhook.webhook,
+    cli_route.route,
+    cli_event.event,
+    cli_quarantine.quarantine,
 ):
     cli.add_command(command)
 

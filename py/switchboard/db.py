@@ -52,8 +52,9 @@ STILL_VALID: LiteralString = (
 )
 WEBHOOK_FOR: LiteralString = "select switchboard.webhook_for(%s)"
 RECEIVE_DELIVERY: LiteralString = (
-    "select switchboard.receive_delivery(%s, %s, %s, %s::jsonb, %s, %s, %s)"
+    "select switchboard.receive_delivery(%s, %s, %s, %s::jsonb, %s, %s, %s, %s::jsonb)"
 )
+COUNT_DELIVERIES: LiteralString = "select switchboard.count_deliveries(%s::jsonb)"
 ERROR_TABLE: LiteralString = "select sqlstate, code, http_status from switchboard.error_table()"
 SWEEP_AGE: LiteralString = "select switchboard.sweep_age()"
 TICK: LiteralString = "select switchboard.tick()"

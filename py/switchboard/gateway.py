@@ -29,8 +29,10 @@ from switchboard.intake import Intake
 from switchboard.limits import RateLimit
 from switchboard.listener import Listener
 from switchboard.mcp_server import Gate, build_server
+from switchboard.receiver_cache import ReceiverCache
 from switchboard.secrets import Keyring
 from switchboard.sessions import Sessions
+from switchboard.tally import Tally
 from switchboard.ticker import Ticker
 from switchboard.tools import Toolbox
 
@@ -85,9 +87,13 @@ def create_app(settings: Settings) -> Starlette:
         body_limit=settings.mcp_body_limit,
         handshake_only=settings.mcp_handshake_only,
     )
+    receivers = ReceiverCache(database, settings.auth_cache)
+    tally = Tally(database)
     intake = Intake(
         database,
         keyring,
+        receivers,
+        tally,
         RateLimit(settings.webhook_rate, settings.webhook_burst),
         failures,
         settings.webhook_body_limit,
@@ -97,6 +103,7 @@ def create_app(settings: Settings) -> Starlette:
         if endpoint_id is None:
             database.repair()
         authenticator.drop(endpoint_id)
+        receivers.drop(endpoint_id)
         sessions.recheck()
 
     listener = Listener(settings.listen_url, changed)
@@ -111,6 +118,7 @@ def create_app(settings: Settings) -> Starlette:
             _start(listener.run()),
             _start(sessions.run()),
             _start(ticker.run()),
+            _start(tally.run()),
         ]
         try:
             async with manager.run():
@@ -119,6 +127,7 @@ def create_app(settings: Settings) -> Starlette:
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
+            await tally.close()
             await database.close()
 
     async def refuse(_: Request, error: Exception) -> Response:

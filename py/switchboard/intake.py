@@ -1,8 +1,9 @@
 """Webhooks in: ``POST /webhooks/w/{token}``.
 
-The order is fixed: size, then who the receiver is, then the signature over the raw bytes, then
-everything else. Nothing is stored of a delivery that did not verify, and nothing verified is
-refused for its content. A 2xx goes out only after the database has committed.
+The order is fixed: size, then who the receiver is, then the signature over the raw bytes and its
+age by the database's clock, then how many come, then everything else. Nothing is stored of a
+delivery that does not verify, and nothing verified is refused for its content. While the receiver
+is known, a delivery is one round trip; a 2xx goes out only after the database has committed.
 """
 
 from __future__ import annotations
@@ -11,21 +12,23 @@ import json
 import logging
 import re
 import time
-from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from switchboard import logs
-from switchboard.db import RECEIVE_DELIVERY, WEBHOOK_FOR, Database
-from switchboard.errors import Problem, rate_limited, unavailable
+from switchboard.db import RECEIVE_DELIVERY, Database
+from switchboard.errors import Problem, own, rate_limited, unavailable
 from switchboard.guard import json_response, problem_response
-from switchboard.limits import RateLimit, read_body
+from switchboard.limits import ClientGone, RateLimit, read_body
+from switchboard.receiver_cache import Receiver, ReceiverCache
 from switchboard.secrets import Keyring, SecretError, digest
-from switchboard.senders import SENDERS, Sender
+from switchboard.senders import SENDERS, Proof
+from switchboard.tally import Kind, Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from starlette.datastructures import Headers
     from starlette.requests import Request
@@ -33,11 +36,42 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-KNOWN_RECEIVERS = 10_000
-_SENSITIVE = re.compile(
-    r"auth|cookie|credential|key|passw|secret|session|signature|token", re.IGNORECASE
-)
+NO_LIVE_TARGET_SECONDS = 60
+# What is wrong may be what we remember of the receiver: it is looked up before it is refused.
+_PERHAPS_OUTDATED = frozenset({"no_secret", "mismatch", "stale", "not_opened"})
+# Not the sender's fault: no key opens the secrets; a source type that this version does not know.
+_OPERATORS_FAULT = frozenset({"not_opened", "unsupported"})
+
 REDACTED = "[redacted]"
+_SENSITIVE = (
+    r"auth|assertion|bearer|cookie|credential|hmac|jwt|key|oidc|passw|secret|session|\bsig\b"
+    r"|signature|token"
+)
+_SENSITIVE_NAME = re.compile(_SENSITIVE, re.IGNORECASE)
+# Addresses of ours, whichever their token; passwords in URLs; arguments whose name says enough.
+_SENSITIVE_VALUE = re.compile(
+    rf"((?:/|%2f)webhooks(?:/|%2f)w(?:/|%2f))[^\s\"'\\?#&]+"
+    rf"|(://)[^\s/?#@]+(?=@)"
+    rf"|([?&;][^\s=&;]*(?:{_SENSITIVE})[^\s=&;]*=)[^\s&;#]+",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A request that came in whole.
+
+    Attributes:
+        token, digest: from its address.
+        headers, body: as they came.
+        client: the address it came from, which pays for a refusal.
+    """
+
+    token: str
+    digest: bytes
+    headers: Headers
+    body: bytes
+    client: str
 
 
 class Intake:
@@ -46,8 +80,10 @@ class Intake:
     Args:
         database: where they go.
         keyring: opens the signing secrets.
+        receivers: what is known about receivers.
+        tally: counts what is turned away.
         rate: verified deliveries per receiver.
-        failures: how often an address may fail; then only receivers known already are looked up.
+        failures: how often an address may fail; then only proven receivers are served.
         body_limit: bytes.
     """
 
@@ -55,16 +91,19 @@ class Intake:
         self,
         database: Database,
         keyring: Keyring,
+        receivers: ReceiverCache,
+        tally: Tally,
         rate: RateLimit,
         failures: RateLimit,
         body_limit: int,
     ) -> None:
         self._database = database
         self._keyring = keyring
+        self._receivers = receivers
+        self._tally = tally
         self._rate = rate
         self._failures = failures
         self._body_limit = body_limit
-        self._known: OrderedDict[bytes, None] = OrderedDict()
 
     async def receive(self, request: Request) -> Response:
         """Answer one delivery; never raises for what a sender did."""
@@ -74,6 +113,9 @@ class Intake:
         try:
             response = await self._receive(request, noted)
             outcome = "ok"
+        except ClientGone:
+            outcome = "client_gone"
+            raise
         except (Problem, psycopg.Error) as error:
             problem = error if isinstance(error, Problem) else self._database.errors.problem(error)
             if problem is None:
@@ -86,86 +128,150 @@ class Intake:
 
     async def _receive(self, request: Request, noted: dict[str, Any]) -> Response:
         token: str = request.path_params["token"]
-        address = request.client.host if request.client else ""
         token_digest = digest(token)
-        wait = self._failures.wait(address)
-        if wait and token_digest not in self._known:
+        client = request.client.host if request.client else ""
+        if (wait := self._failures.wait(client)) and not self._receivers.is_proven(token_digest):
+            self._count(noted, "limited", "address")
             raise rate_limited(wait)
-        headers = request.headers
-        body = await read_body(request.receive, self._body_limit, headers.get("content-length"))
+        body = await self._read(request, noted)
+        delivery = Delivery(token, token_digest, request.headers, body, client)
+        receiver, proof = await self._judge(delivery)
+        if receiver:
+            noted["webhook_id"] = receiver.webhook_id
+            noted["endpoint_id"] = receiver.endpoint_id
+            noted["source_type"] = receiver.source_type
+        if receiver is None or not proof:
+            raise self._refused(noted, proof.reason, receiver, client)
+        self._receivers.prove(token_digest)
+        if wait := self._rate.take(receiver.webhook_id):
+            self._count(noted, "limited", "receiver", receiver)
+            raise rate_limited(wait)
+        answer = await self._store(delivery, receiver, proof)
+        if error := answer.get("error"):
+            if error["code"] == "not_found":  # deleted since it was looked up
+                self._receivers.forget(token_digest)
+                raise self._refused(noted, "unknown", None, client)
+            raise self._problem(error)
+        return json_response(answer, 200 if "challenge" in answer else 202)
+
+    async def _read(self, request: Request, noted: dict[str, Any]) -> bytes:
+        declared = request.headers.get("content-length")
+        try:
+            body = await read_body(request.receive, self._body_limit, declared)
+        except Problem as problem:
+            self._count(noted, "refused", "timeout" if problem.status == 408 else problem.code)
+            raise
         noted["bytes"] = len(body)
-        receiver = await self._database.value(WEBHOOK_FOR, (token_digest,), repeatable=True)
-        sender = SENDERS.get(receiver["source_type"]) if receiver else None
-        if receiver is None or sender is None:
-            raise self._failed(
-                address, Problem("not_found", "there is no receiver at this address")
-            )
-        noted["webhook_id"] = receiver["webhook_id"]
-        noted["endpoint_id"] = receiver["endpoint_id"]
-        noted["source_type"] = receiver["source_type"]
-        if not sender.verify(headers, body, self._open(receiver["sealed_secrets"] or ())):
-            text = "the delivery is not signed with this receiver's secret: check the secret"
-            raise self._failed(address, Problem("unauthenticated", text))
-        self._remember(token_digest)
-        if wait := self._rate.take(receiver["webhook_id"]):
-            raise rate_limited(wait)
-        return await self._store(token, token_digest, sender, headers, body)
+        return body
 
-    def _failed(self, address: str, problem: Problem) -> Problem:
-        wait = self._failures.take(address)
-        return rate_limited(wait) if wait else problem
+    async def _judge(self, delivery: Delivery) -> tuple[Receiver | None, Proof]:
+        """Who receives, and whether the delivery is genuine."""
+        receiver = self._receivers.get(delivery.digest)
+        if receiver:
+            proof = self._verify(receiver, delivery, receiver.time())
+            # An address that fails too often is not worth the question.
+            if proof.reason not in _PERHAPS_OUTDATED or self._failures.wait(delivery.client):
+                return receiver, proof
+        receiver = await self._receivers.look_up(delivery.digest)
+        if receiver is None:
+            return None, Proof("unknown")
+        return receiver, self._verify(receiver, delivery, receiver.now)
 
-    def _remember(self, token_digest: bytes) -> None:
-        self._known[token_digest] = None
-        self._known.move_to_end(token_digest)
-        if len(self._known) > KNOWN_RECEIVERS:
-            self._known.popitem(last=False)
+    def _verify(self, receiver: Receiver, delivery: Delivery, at: float) -> Proof:
+        sender = SENDERS.get(receiver.source_type)
+        if sender is None:
+            logger.error("deliveries of source type %s: update this server", receiver.source_type)
+            return Proof("unsupported")
+        opened = [self._open(sealed) for sealed in receiver.sealed]
+        secrets = [secret or b"" for secret in opened]  # an empty one verifies nothing
+        proof = sender.verify(delivery.headers, delivery.body, secrets, delivery.token, at)
+        if proof.reason in ("no_secret", "mismatch") and None in opened:
+            return Proof("not_opened")  # it may be the one that fits
+        return proof
 
-    def _open(self, sealed: Sequence[str]) -> list[bytes]:
-        """The secrets that can be opened; none at all is the operator's fault, not the sender's."""
-        opened = []
-        for value in sealed:
-            try:
-                opened.append(self._keyring.open(bytes.fromhex(value)))
-            except SecretError as error:
-                logger.error("a receiver's signing secret cannot be opened: %s", error)
-        if sealed and not opened:
-            raise unavailable()
-        return opened
+    def _open(self, sealed: bytes) -> bytes | None:
+        """The secret; None when no key opens it."""
+        try:
+            return self._keyring.open(sealed)
+        except SecretError as error:
+            logger.error("a receiver's signing secret cannot be opened: %s", error)
+            return None
 
     async def _store(
-        self, token: str, token_digest: bytes, sender: Sender, headers: Headers, body: bytes
-    ) -> Response:
-        event_type = headers.get(sender.event_header)
-        if event_type in sender.silent_events:
-            silent = {"todos": [], "created": 0, "verified": True}
-            return json_response({**silent, "trust_mode": sender.trust_mode}, 202)
-        content_type = headers.get("content-type", "")
+        self, delivery: Delivery, receiver: Receiver, proof: Proof
+    ) -> Mapping[str, Any]:
+        sender = SENDERS[receiver.source_type]
+        content_type = delivery.headers.get("content-type", "")
         params = (
-            token_digest,
-            sender.delivery_id(headers),
-            event_type,
-            json.dumps(redact(headers, token)),
-            body,
+            delivery.digest,
+            sender.delivery_id(delivery.headers),
+            sender.event_type(delivery.headers),
+            json.dumps(redact(delivery.headers, delivery.token)),
+            delivery.body,
             content_type,
-            sender.document(content_type, body),
+            sender.document(content_type, delivery.body),
+            json.dumps(verification(receiver.source_type, proof)),
         )
         # Few senders try again, so that what another try would mend is tried here: the same
         # delivery twice is one todo.
         answer: Mapping[str, Any] = await self._database.value(
             RECEIVE_DELIVERY, params, repeatable=True
         )
-        if error := answer.get("error"):
-            details = {key: value for key, value in error.items() if key not in ("code", "message")}
-            retry = 60 if self._database.errors.status(error["code"]) == 503 else None
-            raise Problem(error["code"], error["message"], details, retry_after=retry)
-        return json_response(answer, 202)
+        return answer
+
+    def _count(
+        self, noted: dict[str, Any], verdict: str, reason: str, receiver: Receiver | None = None
+    ) -> None:
+        noted["reason"] = reason
+        provider = receiver.source_type if receiver and receiver.source_type in SENDERS else ""
+        trust_mode = receiver.trust_mode if receiver and provider else ""
+        counted = reason if verdict == "refused" else ""  # whose limit, the provider says
+        self._tally.add(Kind(verdict, counted, provider, trust_mode))
+
+    def _refused(
+        self, noted: dict[str, Any], reason: str, receiver: Receiver | None, client: str
+    ) -> Problem:
+        """Count it, charge the address for it, and say so; every forgery is the same 401."""
+        self._count(noted, "refused", reason, receiver)
+        if reason in _OPERATORS_FAULT:
+            return unavailable()
+        if wait := self._failures.take(client):
+            return rate_limited(wait)
+        if reason == "unknown":
+            return Problem("not_found", "there is no receiver at this address")
+        return own("unauthenticated")
+
+    def _problem(self, error: Mapping[str, Any]) -> Problem:
+        details = {key: value for key, value in error.items() if key not in ("code", "message")}
+        is_down = self._database.errors.status(error["code"]) == 503
+        retry = NO_LIVE_TARGET_SECONDS if is_down else None
+        return Problem(error["code"], error["message"], details, retry_after=retry)
+
+
+def verification(source_type: str, proof: Proof) -> dict[str, object]:
+    """How a delivery was verified, as it is stored with it."""
+    noted: dict[str, object] = {"scheme": source_type}
+    if proof.secret is not None:
+        noted["secret"] = "previous" if proof.secret else "current"
+    if proof.signed_at is not None:
+        noted["signed_at"] = proof.signed_at
+    if proof.presented:
+        noted["presented"] = proof.presented
+    return noted
 
 
 def redact(headers: Headers, token: str) -> dict[str, str]:
-    """The headers as they are stored: without signatures, cookies, keys, the URL's token."""
+    """The headers as they are stored: without signatures, cookies, keys, tokens of URLs."""
     kept: dict[str, list[str]] = {}
     for name, value in headers.items():
-        secret = _SENSITIVE.search(name) is not None
-        kept.setdefault(name, []).append(REDACTED if secret else value.replace(token, REDACTED))
+        kept.setdefault(name, []).append(
+            REDACTED if _SENSITIVE_NAME.search(name) else _cleaned(value, token)
+        )
     return {name: ", ".join(values) for name, values in kept.items()}
+
+
+def _cleaned(value: str, token: str) -> str:
+    cleaned = _SENSITIVE_VALUE.sub(
+        lambda found: (found[1] or found[2] or found[3]) + REDACTED, value
+    )
+    return logs.mask(cleaned.replace(token, REDACTED))

@@ -1,8 +1,8 @@
 """A tool call: one database round trip, whatever the tool.
 
 No tool is named here. What the shell must add to a call is said by flags that come with
-tools/list: ``secret`` (mint or take a signing secret, seal it, show it once) and ``ingest_url``
-(mint the token of an address, store its digest, show the address once).
+tools/list: ``secret`` (mint or take a signing secret and seal it) and ``ingest_url`` (mint the
+token of an address). What of that is shown, this once, the placeholders of the answer say.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 from switchboard import logs
 from switchboard.db import CALL_TOOL, Database
 from switchboard.errors import Problem, internal
-from switchboard.secrets import Keyring, digest, mint
+from switchboard.receivers import minted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from switchboard.auth import Caller
+    from switchboard.secrets import Keyring
 
 logger = logging.getLogger(__name__)
 
-MAX_SECRET = 1024
 _ERROR = '{"error": '
 
 
@@ -77,7 +77,8 @@ class Toolbox:
         try:
             outcome = await self._call(caller, tool, arguments, request)
         except Exception as error:
-            problem = self._database.errors.problem(error) or _fault(error)
+            known = error if isinstance(error, Problem) else self._database.errors.problem(error)
+            problem = known or _fault(error)
             outcome = Outcome(json.dumps(problem.tool_error()), problem.code)
         logs.event(
             "mcp.call",
@@ -92,52 +93,23 @@ class Toolbox:
     async def _call(
         self, caller: Caller, tool: str, arguments: Mapping[str, Any], request: str
     ) -> Outcome:
-        shell: dict[str, str] = {}
-        shown: dict[str, str] = {}
+        made = None
         if flags := caller.shell.get(tool):
             rest = dict(arguments)
-            try:
-                self._prepare(flags, rest, shell, shown)
-            except Problem as problem:
-                return Outcome(json.dumps(problem.tool_error()), problem.code)
+            given = rest.pop("signing_secret", None) if flags.get("secret") else None
+            made = minted(self._keyring, self._public_url, given)
             if len(rest) < len(arguments):  # what was taken out must not reach the database
                 request = json.dumps({"params": {"arguments": rest}})
         text: str = await self._database.value(
-            CALL_TOOL, (*caller.key, tool, request, json.dumps(shell) if shell else "{}")
+            CALL_TOOL, (*caller.key, tool, request, json.dumps(made.shell()) if made else "{}")
         )
         if text.startswith(_ERROR):
             answer = json.loads(text)
             if set(answer) == {"error"}:
                 return Outcome(text, answer["error"]["code"])
-        if shown:
-            text = json.dumps({**json.loads(text), **shown}, ensure_ascii=False)
+        if made:
+            text = json.dumps(made.fill(json.loads(text)), ensure_ascii=False)
         return Outcome(text)
-
-    def _prepare(
-        self,
-        flags: Mapping[str, bool],
-        arguments: dict[str, Any],
-        shell: dict[str, str],
-        shown: dict[str, str],
-    ) -> None:
-        """Fill ``shell`` (for the database) and ``shown`` (for the caller) as the flags say."""
-        if flags.get("secret"):
-            secret = arguments.pop("signing_secret", None)
-            if secret is None:
-                secret = mint()
-            elif not isinstance(secret, str) or not 0 < len(secret) <= MAX_SECRET:
-                reason = f"must be a text of 1 to {MAX_SECRET} characters"
-                raise Problem(
-                    "invalid_argument",
-                    f"signing_secret {reason}: correct it, or leave it out to have one made",
-                    {"field": "signing_secret", "reason": reason},
-                )
-            shell["sealed_secret"] = self._keyring.seal(secret.encode()).hex()
-            shown["signing_secret"] = secret
-        if flags.get("ingest_url"):
-            token = mint()
-            shell["token_digest"] = digest(token).hex()
-            shown["ingest_url"] = f"{self._public_url}/webhooks/w/{token}"
 
 
 def _fault(error: Exception) -> Problem:

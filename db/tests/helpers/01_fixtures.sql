@@ -51,7 +51,7 @@ $$;
 -- The empty database again, for isolation specs: theirs share one.
 create function test.tear_down() returns void language plpgsql as $$
 begin
-    truncate switchboard.humans, test.endpoints, switchboard.todo_attempts cascade;
+    truncate switchboard.humans, test.endpoints, switchboard.todo_attempts, switchboard.delivery_totals cascade;
     update switchboard.sweeps set last_run_at = 'epoch';
 end
 $$;
