@@ -12,9 +12,11 @@ import base64
 import binascii
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -25,6 +27,7 @@ from psycopg.conninfo import conninfo_to_dict
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8460
 DEFAULT_DATA_DIR = Path(".switchboard")
+DEFAULT_OUTBOUND_PORTS = (443, 8443)
 SECRET_KEY_BYTES = 32
 
 N = TypeVar("N", int, float)
@@ -56,6 +59,9 @@ class Settings:
         mcp_rate, mcp_burst: tool calls per endpoint.
         webhook_rate, webhook_burst: deliveries per receiver.
         failure_rate, failure_burst: refused authentications per client address.
+        outbound_http: whether hooks may be called over http, without TLS.
+        outbound_private: networks that hooks may be in although they are not public.
+        outbound_ports: the ports that hooks may be called at.
         mcp_body_limit, webhook_body_limit: bytes.
         auth_cache: how long an authentication may be reused before the database is asked again.
         tick_interval: the server sweeps when the last sweep is older than this.
@@ -88,6 +94,9 @@ class Settings:
     webhook_burst: int = 200
     failure_rate: float = 10.0
     failure_burst: int = 50
+    outbound_http: bool = False
+    outbound_private: tuple[str, ...] = ()
+    outbound_ports: tuple[int, ...] = DEFAULT_OUTBOUND_PORTS
     mcp_body_limit: int = 1024 * 1024
     webhook_body_limit: int = 5 * 1024 * 1024
     auth_cache: float = 5.0
@@ -159,6 +168,9 @@ class Settings:
             webhook_burst=read.integer("WEBHOOK_BURST", 200, 1, 1_000_000),
             failure_rate=read.number("FAILURE_RATE", 10.0, 0.01, 1e6),
             failure_burst=read.integer("FAILURE_BURST", 50, 1, 1_000_000),
+            outbound_http=read.flag("OUTBOUND_HTTP", False),
+            outbound_private=read.networks("OUTBOUND_PRIVATE"),
+            outbound_ports=read.ports("OUTBOUND_PORTS", DEFAULT_OUTBOUND_PORTS),
             mcp_body_limit=read.integer("MCP_BODY_LIMIT", 1024 * 1024, 1024, 1 << 28),
             webhook_body_limit=read.integer("WEBHOOK_BODY_LIMIT", 5 * 1024 * 1024, 1024, 1 << 28),
             auth_cache=read.number("AUTH_CACHE", 5.0, 0, 5.0),
@@ -210,6 +222,21 @@ class _Reader:
 
     def words(self, name: str) -> tuple[str, ...]:
         return tuple(self.text(name, "").replace(",", " ").split())
+
+    def networks(self, name: str) -> tuple[str, ...]:
+        words = self.words(name)
+        try:
+            return tuple(str(ip_network(word)) for word in words)
+        except ValueError:
+            raise ConfigError(
+                f"SWITCHBOARD_{name}: networks such as 127.0.0.0/8 or 10.1.2.3 are expected."
+            ) from None
+
+    def ports(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        words = self.words(name)
+        if not all(re.fullmatch("[0-9]{1,5}", word) and 0 < int(word) < 65536 for word in words):
+            raise ConfigError(f"SWITCHBOARD_{name}: ports from 1 to 65535 are expected.")
+        return tuple(int(word) for word in words) or default
 
     def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
         value = self.text(name, default).lower()

@@ -22,6 +22,8 @@ def test_defaults_are_the_documented_numbers() -> None:
     assert (settings.mcp_body_limit, settings.webhook_body_limit) == (1 << 20, 5 << 20)
     assert settings.data_dir == Path(".switchboard")
     assert settings.prepare_statements
+    assert not settings.outbound_http
+    assert (settings.outbound_private, settings.outbound_ports) == ((), (443, 8443))
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,16 @@ def test_defaults_are_the_documented_numbers() -> None:
         ("DATABASE_URL", "host=x no-equals-sign"),
         ("LISTEN_URL", "postgresql://u:p@[::1/x"),
         ("AUTH_CACHE", "6"),
+        ("OUTBOUND_HTTP", "sometimes"),
+        ("OUTBOUND_PRIVATE", "localhost"),
+        ("OUTBOUND_PRIVATE", "127.0.0.1/8"),
+        ("OUTBOUND_PRIVATE", "10.0.0.0/8, 10.0.0/8"),
+        ("OUTBOUND_PORTS", "443,https"),
+        ("OUTBOUND_PORTS", "0"),
+        ("OUTBOUND_PORTS", "65536"),
+        ("OUTBOUND_PORTS", "9" * 5000),
+        ("OUTBOUND_PORTS", "-443"),
+        ("OUTBOUND_PORTS", "٤٤٣"),
     ],
 )
 def test_a_bad_value_is_refused_by_name(name: str, value: str) -> None:
@@ -105,6 +117,19 @@ def test_a_free_port_changes_what_follows_from_it_and_nothing_else() -> None:
     kept = Settings.from_env({**chosen, "SWITCHBOARD_PUBLIC_URL": "https://a.example"})
     assert kept.with_port(5000).allowed_hosts == ("a.example", "b.example", "c.example")
     assert kept.with_port(5000).public_url == "https://a.example"
+
+
+def test_outbound_lists_have_commas_or_spaces() -> None:
+    settings = Settings.from_env(
+        {
+            "SWITCHBOARD_OUTBOUND_HTTP": "yes",
+            "SWITCHBOARD_OUTBOUND_PRIVATE": "127.0.0.0/8, ::1 10.1.2.3",
+            "SWITCHBOARD_OUTBOUND_PORTS": "443,9000 9001",
+        }
+    )
+    assert settings.outbound_http
+    assert settings.outbound_private == ("127.0.0.0/8", "::1/128", "10.1.2.3/32")
+    assert settings.outbound_ports == (443, 9000, 9001)
 
 
 def test_log_format_is_for_programs_where_no_person_looks(monkeypatch: pytest.MonkeyPatch) -> None:
