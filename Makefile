@@ -13,16 +13,19 @@ READY := $(VENV)/.ready
 PYTHON ?=
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
 
-.PHONY: help up demo serve migrate test bench chaos lint docs install clean
+.PHONY: help up demo demo-stall serve migrate test bench chaos lint docs install clean
 
 help: ## show this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z][a-z-]*:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 up: $(READY) ## everything, from nothing: database, server, and what to type next
 	@exec $(PY) -m switchboard up
 
 demo: $(READY) ## the main job once, in a place of its own: a webhook in, an agent completes it
 	@exec $(PY) -m switchboard demo
+
+demo-stall: $(READY) ## a queue that stalls is nudged until it is empty, on a clock that is moved
+	@exec $(PY) -m switchboard demo --stall
 
 serve: $(READY) ## the server alone, on the database of SWITCHBOARD_DATABASE_URL
 	@exec $(PY) -m switchboard serve

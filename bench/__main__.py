@@ -15,7 +15,7 @@ from bench.report import RESULTS, progress
 
 BENCHMARKS = (
     "cycle", "backlog", "snapshot", "exactly-once", "buffers", "scaling", "hidden", "http-overhead",
-    "intake",
+    "intake", "creates",
 )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ begin
         return 'must not be JSON null: leave it out, or send an object';
     elsif octet_length(v_text) > 262144 then  -- as rendered: an 8-byte 1e131000 renders to 131 kB
         return 'must render to at most 262144 bytes: store it elsewhere and send a reference';
-    elsif octet_length(v_text) < 130 then  -- neither 65 levels nor 1,001 digits fit
+    elsif is_small(v_text) then
         return null;
     elsif v_text ~ '[0-9.-]{250}' and exists (
             select from jsonb_path_query(p_value, 'strict $.** ? (@.type() == "number")') n
@@ -69,6 +69,14 @@ begin
 end $$;
 comment on function switchboard.json_problem(jsonb) is
 'Why p_value cannot be a payload or a result, as the end of a sentence; NULL when it can. Limits: not null, 256 KiB as rendered, depth 64, numbers of 1,000 digits.';
+
+create or replace function switchboard.is_small(p_text text) returns boolean
+language plpgsql immutable set search_path = switchboard, pg_temp
+as $$
+begin
+    return octet_length(p_text) < 1000 and octet_length(p_text) - octet_length(translate(p_text, '[{', '')) < 64;
+end $$;
+comment on function switchboard.is_small(text) is 'Whether a JSON text is too short for a number of more than 1,000 digits and has too few brackets to be nested more than 64 deep.';
 
 create or replace function switchboard.is_deep(p_value jsonb) returns boolean
 language plpgsql immutable set search_path = switchboard, pg_temp

@@ -123,39 +123,6 @@ as $$
 $$;
 comment on function switchboard.todo_history(text, text) is 'The ended attempts of one todo, oldest first; none for an unknown one. Reads todo_attempts.';
 
-create or replace function switchboard.may_ring(p_todo switchboard.todos, p_at timestamptz) returns boolean
-language sql immutable set search_path = switchboard, pg_temp
-as $$
-    select p_todo.state = 'pending' and p_todo.trust_mode <> 'open' and p_todo.ring_attempts < 6
-       and (p_todo.last_ringed_at is null
-            or p_todo.last_ringed_at + (array[interval '5 minutes', '20 minutes', '1 hour', '6 hours', '6 hours'])[greatest(p_todo.ring_attempts, 1)] <= p_at)
-$$;
-comment on function switchboard.may_ring(switchboard.todos, timestamptz) is
-'Whether a doorbell may ring for the todo at p_at: pending, past the sender gate (open rings nobody), and its next ring due: at once, then after 5 min, 20 min, 1 h, 6 h, 6 h, then never.';
-
-create or replace function switchboard.pending_doorbell_todos(p_endpoint_id text, p_queues text[] default null)
-returns setof switchboard.todo
-language plpgsql stable security definer set search_path = switchboard, pg_temp
-as $$
-declare
-    v_now      timestamptz := clock();
-    v_endpoint endpoints;
-    v_queue    text;
-begin
-    select * into v_endpoint from endpoints e where e.id = scope(p_endpoint_id, 'list_todos');
-    if not found or not is_active(v_endpoint.revoked_at, v_endpoint.expires_at, v_now) then
-        return;
-    end if;
-    foreach v_queue in array coalesce(p_queues, '{}') loop
-        perform check_queue(v_queue, v_endpoint.queues);
-    end loop;
-    return query
-        select s.* from todos_of(v_endpoint.id, null, 'pending', 1000) t cross join lateral show(t) s
-        where t.queue = any (v_endpoint.queues) and (p_queues is null or t.queue = any (p_queues)) and may_ring(t, v_now);
-end $$;
-comment on function switchboard.pending_doorbell_todos(text, text[]) is
-'The pending todos of the endpoint that may ring now, oldest first, of the oldest 1,000; none for an endpoint that is not active. p_queues: NULL: all granted. Marks nothing. Errors: forbidden, invalid_argument. Reads todos.';
-
 create or replace function switchboard.unsound_todos(p_limit integer default 100)
 returns table (endpoint_id uuid, id uuid, problem text)
 language plpgsql stable security definer set search_path = switchboard, pg_temp

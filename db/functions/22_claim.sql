@@ -20,7 +20,14 @@
 -- long transaction, a claim rolled back, a lowering skipped because the mark was locked. Marks are
 -- hints: a wrong one costs at most a sweep's delay, never a todo. Nobody waits for their locks.
 --
+-- A claim in a queue that was nudged notes the progress (functions/stall).
 -- Lock order: todo, then policy, window, ledger. The claimed row is locked first, then updated.
+
+do $$  -- here and not in a migration: the functions that build these terms change in the same transaction, and no claim fails in between
+begin
+    alter type switchboard.claim_terms add attribute stalled text[];
+exception when duplicate_column then null;
+end $$;
 
 create or replace function switchboard.claim_terms(
     p_endpoint_id text, p_verb text, p_owner text, p_queues text[], p_lease_ttl_seconds integer)
@@ -44,7 +51,7 @@ begin
         p_queues := array(select unnest(p_queues));
     end if;
     select e.queues, e.revoked_at is null and (e.expires_at is null or e.expires_at > v_at) as open, coalesce(p_lease_ttl_seconds, e.default_lease_seconds, (select i.default_lease_seconds from switchboard.settings i)) as lease_seconds,
-           e.due_from,
+           e.due_from, e.stalled_queues,
            case when cardinality(coalesce(p_queues, e.queues)) = 1 then (
                select k.pending_from from switchboard.queue_marks k
                where k.endpoint_id = e.id and k.queue = (coalesce(p_queues, e.queues))[1]) end as only_from,
@@ -63,9 +70,9 @@ begin
         return (v_endpoint, p_owner, coalesce(p_queues, v_grant.queues),
                 least(v_grant.lease_seconds, 86400),
                 v_at, v_grant.due_from, v_grant.any_due, v_grant.any_assigned, timestamptz 'epoch',
-                case when not v_grant.any_due and not v_grant.any_assigned then v_grant.only_from end)::switchboard.claim_terms;
+                case when not v_grant.any_due and not v_grant.any_assigned then v_grant.only_from end, v_grant.stalled_queues)::switchboard.claim_terms;
     end if;
-    return (null, null, null, null, v_at, null, null, null, null, null)::switchboard.claim_terms;
+    return (null, null, null, null, v_at, null, null, null, null, null, null)::switchboard.claim_terms;
 end $$;
 comment on function switchboard.claim_terms(text, text, text, text[], integer) is
 'Checks the arguments of a claim against the endpoint''s grant. Lease: per call, else the endpoint''s, else the installation''s; above 86400 clamped. An endpoint out of scope or inactive gives terms without an endpoint, which claim nothing. On the path of every claim, so it qualifies names instead of pinning search_path. Errors: invalid_argument, forbidden. Reads endpoints, settings.';
@@ -137,6 +144,9 @@ begin
         where h.endpoint_id = p_terms.endpoint_id and h.assignee is null and h.queue = p_queue and h.state = 'pending' and h.created_at >= p_from
         order by h.created_at, h.id limit 1 for no key update skip locked))
     returning * into v_row;
+    if v_row.queue = any (p_terms.stalled) then
+        perform note_progress(v_row.endpoint_id, v_row.queue, p_terms.at);
+    end if;
     return show(v_row, true);
 end $$;
 comment on function switchboard.take(switchboard.claim_terms, uuid, text, timestamptz) is
@@ -165,14 +175,14 @@ language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 begin
     if current_setting('transaction_isolation') = 'read committed' then
-        update queue_marks m set pending_from = p_to
+        update queue_marks m set pending_from = least(m.pending_from, p_to), rung_from = least(m.rung_from, p_to)
         where (m.endpoint_id, m.queue) = (
             select k.endpoint_id, k.queue from queue_marks k
-            where k.endpoint_id = p_endpoint_id and k.queue = p_queue and k.pending_from > p_to for no key update skip locked);
+            where k.endpoint_id = p_endpoint_id and k.queue = p_queue and greatest(k.pending_from, k.rung_from) > p_to for no key update skip locked);
     end if;
 end $$;
 comment on function switchboard.lower_mark(uuid, text, timestamptz) is
-'Moves the low-water mark of a queue down to p_to, unless somebody has it locked (then the next sweep does). Writes queue_marks.';
+'Moves the low-water marks of a queue (pending_from, and rung_from for the doorbell) down to p_to, unless somebody has it locked (then the next sweep does). Writes queue_marks.';
 
 create or replace function switchboard.claim_oldest(p_terms switchboard.claim_terms) returns switchboard.todo
 language plpgsql volatile set search_path = switchboard, pg_temp
@@ -284,6 +294,9 @@ begin
             t.claimed_at, t.attempt, t.max_attempts, null::timestamptz, false, t.result, t.idempotency_key, t.trust_mode::text, t.trust_mode not in ('token', 'open'),
             t.ring_attempts, t.last_ringed_at, t.event_id, t.created_at, t.updated_at, t.completed_at, t.claims;
         if found then
+            if v_terms.queues[1] = any (v_terms.stalled) then
+                perform note_progress(v_terms.endpoint_id, v_terms.queues[1], v_terms.at);
+            end if;
             if random() < 0.0033 then
                 perform raise_mark(v_terms.endpoint_id, v_terms.queues[1]);
             end if;

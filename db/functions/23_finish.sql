@@ -82,22 +82,25 @@ begin
             case when p_force then 'overridden' else p_outcome end, v_todo.state,
             left(coalesce(p_result ->> 'summary', p_result ->> 'error', p_result #>> '{}'), 200));
     if v_todo.state = 'pending' then
-        perform switchboard.wake_queue(p_endpoint_id, v_todo.queue, v_todo.created_at);
+        perform switchboard.wake_queue(p_endpoint_id, v_todo.queue, v_todo.created_at, array[v_id]);
     end if;
     return v_todo;
 end $$;
 comment on function switchboard.finish(uuid, text, text, text, text, jsonb, boolean) is
 'Ends a held attempt as done, failed or released, for a resolved endpoint; p_force: the holder p_owner is overridden, and the history says so. On the path of every call, so it qualifies names instead of pinning search_path. Writes todos, todo_attempts, queue_marks; a released todo notifies todo_ready.';
 
-create or replace function switchboard.wake_queue(p_endpoint_id uuid, p_queue text, p_oldest timestamptz) returns void
+create or replace function switchboard.wake_queue(
+    p_endpoint_id uuid, p_queue text, p_oldest timestamptz, p_ids uuid[], p_reason text default 'requeued')
+returns void
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 begin
     perform lower_mark(p_endpoint_id, p_queue, p_oldest);
     perform pg_notify('todo_ready', p_endpoint_id || ':' || p_queue);
+    perform post_wakes(p_endpoint_id, p_queue, p_ids, p_reason);
 end $$;
-comment on function switchboard.wake_queue(uuid, text, timestamptz) is
-'What every transition back to pending does: lowers the mark of the queue to the oldest todo that came back, and rings todo_ready (once a queue and transaction). Writes queue_marks.';
+comment on function switchboard.wake_queue(uuid, text, timestamptz, uuid[], text) is
+'What every transition back to pending does: lowers the marks of the queue to the oldest todo that came back, rings todo_ready (once a queue and transaction), and writes the calls to the hooks. Writes queue_marks, notify_deliveries.';
 
 create or replace function switchboard.heartbeat(
     p_endpoint_id text, p_id text, p_owner text, p_lease_ttl_seconds integer default null, p_lease_token text default null)
@@ -162,7 +165,7 @@ begin
         end if;
         perform refuse_todo(p_endpoint_id, p_id);
     end if;
-    perform wake_queue(v_row.endpoint_id, v_row.queue, v_row.created_at);
+    perform wake_queue(v_row.endpoint_id, v_row.queue, v_row.created_at, array[v_row.id]);
     return show(v_row);
 exception when unique_violation then  -- a live todo has its idempotency key; the violation names the key, so it ends here
     perform refuse('conflict', 'a live todo has the same idempotency key: end that one first', '{"field": "idempotency_key"}');

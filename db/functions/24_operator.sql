@@ -114,9 +114,9 @@ begin
     end if;
     v_terms.at := clock();
     v_terms.owner := p_owner;
-    select e.id, array(select m.queue from queue_marks m where m.endpoint_id = e.id),
+    select e.id, e.stalled_queues, array(select m.queue from queue_marks m where m.endpoint_id = e.id),
            least(coalesce(p_lease_ttl_seconds, e.default_lease_seconds, s.default_lease_seconds), 86400)
-    into v_terms.endpoint_id, v_terms.queues, v_terms.lease_seconds
+    into v_terms.endpoint_id, v_terms.stalled, v_terms.queues, v_terms.lease_seconds
     from endpoints e, settings s where e.id = p_endpoint_id and is_active(e.revoked_at, e.expires_at, v_terms.at);
     return v_terms;
 end $$;

@@ -38,8 +38,9 @@ begin
         insert into todo_attempts (endpoint_id, todo_id, seq, attempt, claimed_at, ended_at, queue, owner, outcome, state)
         select m.endpoint_id, m.id, m.claims, m.attempt, m.claimed_at, v_now, m.queue, m.owner, 'lapsed', m.state::text from moved m
     ), woken as (
-        select wake_queue(w.endpoint_id, w.queue, w.oldest)
-        from (select m.endpoint_id, m.queue, min(m.created_at) as oldest from moved m where m.state = 'pending' group by 1, 2) w
+        select wake_queue(w.endpoint_id, w.queue, w.oldest, w.ids)
+        from (select m.endpoint_id, m.queue, min(m.created_at) as oldest, array_agg(m.id order by m.id) as ids
+              from moved m where m.state = 'pending' group by 1, 2) w
     )
     select m.endpoint_id, m.id, m.queue, m.state::text from moved m where (select count(*) from woken) >= 0;
 end $$;
@@ -66,8 +67,8 @@ begin
         from due d where t.endpoint_id = d.endpoint_id and t.id = d.id
         returning t.endpoint_id, t.id, t.queue, t.state, t.created_at
     ), woken as (
-        select wake_queue(w.endpoint_id, w.queue, w.oldest)
-        from (select m.endpoint_id, m.queue, min(m.created_at) as oldest from moved m group by 1, 2) w
+        select wake_queue(w.endpoint_id, w.queue, w.oldest, w.ids)
+        from (select m.endpoint_id, m.queue, min(m.created_at) as oldest, array_agg(m.id order by m.id) as ids from moved m group by 1, 2) w
     )
     select m.endpoint_id, m.id, m.queue, m.state::text from moved m where (select count(*) from woken) >= 0;
 end $$;
@@ -197,10 +198,11 @@ begin
         select count(*) into v_gone from gone;
         v_total := v_total + v_gone;
     end loop;
-    return v_total + prune_events(greatest(v_limit - v_total, 1));
+    v_total := v_total + prune_events(greatest(v_limit - v_total, 1));
+    return v_total + prune_deliveries(greatest(v_limit - v_total, 1));
 end $$;
 comment on function switchboard.prune(integer) is
-'Deletes terminal todos (with their attempts and their event), events and audit beyond the retention of their endpoint, about p_limit of them; the counters keep what was deleted. Returns how many. Writes todos, todo_attempts, events, webhook_audit, attempt_totals, attempt_fold.';
+'Deletes terminal todos (with their attempts and their event), events and audit beyond the retention of their endpoint, and calls to hooks after 7 days, about p_limit of them; the counters keep what was deleted. Returns how many. Writes todos, todo_attempts, events, webhook_audit, notify_deliveries, attempt_totals, attempt_fold.';
 
 create or replace function switchboard.is_folded(p_todo switchboard.todos) returns boolean
 language plpgsql stable set search_path = switchboard, pg_temp
@@ -245,6 +247,7 @@ begin
             when 'requeue_due_retries' then select count(*) into v_batch from requeue_due_retries(1000);
             when 'retire_endpoints'    then v_batch := retire_endpoints(1000);
             when 'prune'               then v_batch := prune(1000);
+            when 'sweep_stalled'       then select count(*) into moved from sweep_stalled(4); return;
             when 'settle_marks'        then moved := settle_marks(); return;
             when 'fold_attempts'       then moved := fold_attempts(); return;
         end case;
@@ -262,7 +265,7 @@ comment on function switchboard.run_sweep(text) is
 create or replace function switchboard.sweep_names() returns text[]
 language sql immutable set search_path = switchboard, pg_temp
 as $$
-    select array['reap_expired', 'requeue_due_retries', 'retire_endpoints', 'settle_marks', 'fold_attempts', 'prune']
+    select array['reap_expired', 'requeue_due_retries', 'retire_endpoints', 'sweep_stalled', 'settle_marks', 'fold_attempts', 'prune']
 $$;
 comment on function switchboard.sweep_names() is 'The sweeps, in the order in which tick() runs them.';
 

@@ -102,17 +102,13 @@ returns switchboard.created_todo
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 declare
-    v_new  todos := new_todo(p_endpoint, p_at, p_event.trust_mode, p_event.queue, p_title, null,
-                             p_event.webhook_id || ':' || p_event.delivery_id, p_event.event_type, p_event.source_type, null, null);
     v_todo created_todo;
 begin
-    v_new.payload := p_payload;  -- checked once, not for each target
-    v_new.event_id := p_event.id;
     if p_held then
-        v_new.queue := 'quarantine';
         insert into queue_marks (endpoint_id, queue) values (p_endpoint.id, 'quarantine') on conflict do nothing;
     end if;
-    v_todo := enqueue(v_new);
+    v_todo := enqueue(p_endpoint.id, p_endpoint.queues, p_at, p_event.trust_mode, p_event.queue, p_title, p_payload, p_event.webhook_id || ':' || p_event.delivery_id,
+                      p_event.event_type, p_event.source_type, null, null, p_event.id, p_held);
     if v_todo.created then
         p_event.endpoint_id := p_endpoint.id;
         p_event.todo_id := v_todo.id;

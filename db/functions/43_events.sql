@@ -79,7 +79,7 @@ begin
     where t.endpoint_id = v_todo.endpoint_id and t.id = v_todo.id
     returning * into v_todo;
     if v_release then
-        perform wake_queue(v_todo.endpoint_id, v_todo.queue, v_todo.created_at);
+        perform wake_queue(v_todo.endpoint_id, v_todo.queue, v_todo.created_at, array[v_todo.id], 'created');
     end if;
     perform note_webhook(v_todo.endpoint_id, v_event.webhook_id, v_actor, p_action, v_event.id, v_todo.id);
     return show(v_todo);
@@ -90,7 +90,7 @@ create or replace function switchboard.release_quarantined(p_id text, p_actor_hu
 language sql volatile security definer set search_path = switchboard, pg_temp
 as $$ select end_quarantine(p_id, p_actor_human_id, 'released') $$;
 comment on function switchboard.release_quarantined(text, uuid) is
-'Puts a todo that is held in quarantine on the queue its delivery was meant for. Returns the todo. Errors: not_found, conflict (discarded before), forbidden. Notifies todo_ready. Writes todos, queue_marks, webhook_audit.';
+'Puts a todo that is held in quarantine on the queue its delivery was meant for. Returns the todo. Errors: not_found, conflict (discarded before), forbidden. Notifies todo_ready and the hooks. Writes todos, queue_marks, notify_deliveries, webhook_audit.';
 
 create or replace function switchboard.discard_quarantined(p_id text, p_actor_human_id uuid default null) returns switchboard.todo
 language sql volatile security definer set search_path = switchboard, pg_temp

@@ -13,7 +13,7 @@ language sql immutable set search_path = switchboard, pg_temp
 as $$
     with hints (reads, acts, ends) as (
         values ('{"readOnlyHint": true}'::jsonb, '{"destructiveHint": false}'::jsonb, '{"destructiveHint": true}'::jsonb)
-    ), fields (id, queue, queues, lease, token, result, webhook, target) as (
+    ), fields (id, queue, queues, lease, token, result, webhook, target, hook) as (
         values ('{"id": {"type": "string"}}'::jsonb,
                 '{"queue": {"type": "string"}}'::jsonb,
                 '{"queues": {"type": "array", "items": {"type": "string"}}}'::jsonb,
@@ -21,7 +21,8 @@ as $$
                 '{"lease_token": {"type": "string"}}'::jsonb,
                 '{"result": {"description": "any JSON but null"}}'::jsonb,
                 '{"webhook_id": {"type": "string"}}'::jsonb,
-                '{"target_endpoint_id": {"type": "string", "description": "id or slug"}}'::jsonb)
+                '{"target_endpoint_id": {"type": "string", "description": "id or slug"}}'::jsonb,
+                '{"hook_id": {"type": "string"}}'::jsonb)
     )
     select t.* from hints h, fields f, lateral (values
         ('list_todos', 'List todos of your queues: newest first, pending ones oldest first. Payloads only on request.',
@@ -33,8 +34,8 @@ as $$
          f.id || '{"offset": {"type": "integer", "minimum": 0}, "limit": {"type": "integer", "minimum": 1, "maximum": 32768}}', '{id}', 'event', h.reads, '{}'),
         ('claim', 'Take one todo by id under a lease. Keep its lease_token: the other verbs need it.',
          f.id || f.lease, '{id}', 'todo', h.acts, '{}'),
-        ('claim_next', 'Take the oldest claimable todo of your queues under a lease; empty:true when there is none.',
-         f.queues || f.lease, '{}', 'next', h.acts, '{}'),
+        ('claim_next', 'Take the oldest claimable todo of your queues under a lease; empty:true when there is none. wait_seconds: wait so long for one.',
+         f.queues || f.lease || '{"wait_seconds": {"type": "integer", "minimum": 0, "maximum": 50}}', '{}', 'next', h.acts, '{"waits": true}'),
         ('heartbeat', 'Extend your lease while the work goes on.',
          f.id || f.token || f.lease, '{id,lease_token}', 'todo', h.acts, '{}'),
         ('complete', 'Report success: the todo is done.',
@@ -60,7 +61,13 @@ as $$
         ('add_webhook_route', 'Send a receiver''s deliveries to another endpoint of your owner, too, as todos of its own.',
          f.webhook || f.target, '{webhook_id,target_endpoint_id}', 'created', h.acts, '{}'),
         ('list_webhook_routes', 'List where a receiver''s deliveries go.', f.webhook, '{webhook_id}', 'routes', h.reads, '{}'),
-        ('remove_webhook_route', 'End a route.', f.webhook || f.target, '{webhook_id,target_endpoint_id}', 'removed', h.acts, '{}')
+        ('remove_webhook_route', 'End a route.', f.webhook || f.target, '{webhook_id,target_endpoint_id}', 'removed', h.acts, '{}'),
+        ('create_notify_hook', 'Have a URL called, signed, when a todo of these queues (all, if left out) becomes ready. The secret is shown this once.',
+         '{"url": {"type": "string"}}' || f.queues, '{url}', 'hook_id', h.acts, '{"secret": true, "outbound_url": "url"}'),
+        ('list_notify_hooks', 'List your hooks and how they fare.', '{}', '{}', 'hooks', h.reads, '{}'),
+        ('rotate_notify_hook', 'Give a hook a new secret, and enable it again; calls are signed with the old one, too, for 24 hours.',
+         f.hook, '{hook_id}', 'hook_id', h.acts, '{"secret": true}'),
+        ('delete_notify_hook', 'End a hook.', f.hook, '{hook_id}', 'deleted', h.ends, '{}')
     ) t (name, description, input, required, answer, annotations, shell)
 $$;
 comment on function switchboard.tools() is
@@ -267,6 +274,29 @@ begin
 end $$;
 comment on function switchboard.webhooks_json(text) is 'The answer of list_webhooks over MCP; truncated: true when rows were left out to keep it under 64 KiB.';
 
+create or replace function switchboard.dispatch_hook(p_endpoint_id text, p_tool text, p_args jsonb, p_shell jsonb) returns jsonb
+language plpgsql volatile set search_path = switchboard, pg_temp
+as $$
+declare
+    v_hook   text  := p_args ->> 'hook_id';
+    v_secret bytea := decode(p_shell ->> 'sealed_secret', 'hex');
+begin
+    if p_shell ->> 'secret_form' <> 'made' then  -- the shell took it out of the arguments
+        perform refuse_argument('signing_secret', 'is not an argument of this verb: the secret is made here');
+    end if;
+    case p_tool
+        when 'create_notify_hook' then
+            return add_hook(own_endpoint(p_endpoint_id), p_args ->> 'url',
+                case when jsonb_typeof(p_args -> 'queues') = 'array' then array(select jsonb_array_elements_text(p_args -> 'queues')) end, v_secret);
+        when 'rotate_notify_hook' then return turn_hook(own_endpoint(p_endpoint_id), v_hook, v_secret);
+        when 'delete_notify_hook' then return drop_hook(own_endpoint(p_endpoint_id), v_hook);
+        when 'list_notify_hooks' then
+            return jsonb_build_object('hooks', coalesce((select jsonb_agg(jsonb_strip_nulls(to_jsonb(h))) from list_notify_hooks(p_endpoint_id) h), '[]'));
+    end case;
+    return null;
+end $$;
+comment on function switchboard.dispatch_hook(text, text, jsonb, jsonb) is 'The part of dispatch() that is about notify hooks.';
+
 create or replace function switchboard.dispatch_webhook(p_endpoint_id text, p_owner text, p_tool text, p_args jsonb, p_shell jsonb) returns jsonb
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
@@ -302,6 +332,7 @@ declare
     v_result   jsonb := nullif(p_args -> 'result', 'null');
     v_todo     todo;
     v_created  created_todo;
+    v_row      endpoints;
     v_now      timestamptz;
 begin
     case p_tool
@@ -322,11 +353,14 @@ begin
         when 'retry' then v_todo := retry(v_endpoint, v_id);
         when 'create_todo' then
             v_now := clock();
-            v_created := enqueue(new_todo(creating_endpoint(v_endpoint, v_now), v_now, 'agent', p_args ->> 'queue', p_args ->> 'title',
+            v_row := creating_endpoint(v_endpoint, v_now);
+            v_created := enqueue(v_row.id, v_row.queues, v_now, 'agent', p_args ->> 'queue', p_args ->> 'title',
                 nullif(p_args -> 'payload', 'null'), p_args ->> 'idempotency_key', p_args ->> 'kind', p_args ->> 'source',
-                p_args ->> 'assignee', (p_args ->> 'max_attempts')::numeric::integer));
+                p_args ->> 'assignee', (p_args ->> 'max_attempts')::numeric::integer);
             return jsonb_build_object('todo', todo_json(get_todo(v_endpoint, v_created.id::text)), 'created', v_created.created);
         when 'list_webhooks' then return webhooks_json(v_endpoint);
+        when 'create_notify_hook', 'list_notify_hooks', 'rotate_notify_hook', 'delete_notify_hook' then
+            return dispatch_hook(v_endpoint, p_tool, p_args, p_shell);
         else return dispatch_webhook(v_endpoint, p_owner, p_tool, p_args, p_shell);
     end case;
     return jsonb_build_object('todo', todo_json(v_todo));

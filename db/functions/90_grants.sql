@@ -35,6 +35,8 @@ as $$
     ('retry(text,text)',                                                  '{app,operator,worker}'),
     ('read_event(text,text,integer,integer)',                             '{app,operator,worker}'),
     ('list_webhooks(text)',                                               '{app,operator,worker}'),
+    ('list_notify_hooks(text)',                                           '{app,operator,worker}'),
+    ('delete_notify_hook(text,text)',                                     '{operator,worker}'),
     ('delete_webhook(text,text)',                                         '{operator,worker}'),
     ('add_webhook_route(text,text,text)',                                 '{operator,worker}'),
     ('list_webhook_routes(text,text)',                                    '{app,operator,worker}'),
@@ -46,6 +48,11 @@ as $$
     ('webhook_for(bytea)',                                                '{app}'),
     ('receive_delivery(bytea,text,text,jsonb,bytea,text,text,jsonb)',     '{app}'),
     ('count_deliveries(jsonb)',                                           '{app}'),
+    ('take_doorbells(text,integer,text,boolean)',                         '{app}'),
+    ('doorbells(text,integer,text,boolean)',                              '{app}'),
+    ('return_doorbells(text,text[])',                                     '{app}'),
+    ('take_deliveries(integer,text[])',                                   '{app,operator}'),
+    ('settle_delivery(text,text,integer,text,boolean)',                   '{app,operator}'),
     ('tick()',                                                            '{app,operator,cron}'),
     ('sweep_age()',                                                       '{app,operator,readonly,cron}'),
     ('sweep_status()',                                                    '{app,operator,readonly}'),
@@ -75,6 +82,11 @@ as $$
     ('read_event_any_endpoint(text,integer,integer,uuid)',                '{app,operator}'),
     ('replay_event(text,text,uuid)',                                      '{app,operator}'),
     ('webhook_audit_of(text,integer,uuid)',                               '{app,operator}'),
+    ('create_notify_hook(text,text,text[],bytea)',                        '{operator}'),
+    ('rotate_notify_hook(text,text,bytea)',                               '{operator}'),
+    ('list_sealed()',                                                     '{operator}'),
+    ('reseal(text,text,text,text,bytea,bytea)',                           '{operator}'),
+    ('notify_counts()',                                                   '{app,operator,readonly}'),
     ('delivery_counts()',                                                 '{app,operator,readonly}'),
     ('create_todo_any_endpoint(text,text,text,jsonb,text,text,text,text,integer,uuid)', '{app,operator}'),
     ('get_todo_any_endpoint(text,uuid)',                                  '{app,operator}'),
@@ -90,6 +102,7 @@ as $$
     -- sweeps, for who wants one alone
     ('reap_expired(integer)',                                             '{operator,cron}'),
     ('requeue_due_retries(integer)',                                      '{operator,cron}'),
+    ('sweep_stalled(integer)',                                            '{operator,cron}'),
     ('prune(integer)',                                                    '{operator,cron}')
 $$;
 comment on function switchboard.granted() is 'Which functions the roles switchboard_<role> may execute; everything else is the owner''s alone.';

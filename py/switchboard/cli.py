@@ -16,8 +16,10 @@ from switchboard import (
     cli_doctor,
     cli_endpoint,
     cli_event,
+    cli_hook,
     cli_quarantine,
     cli_route,
+    cli_secrets,
     cli_todo,
     cli_up,
     cli_webhook,
@@ -51,8 +53,10 @@ for command in (
     cli_todo.todo,
     cli_webhook.webhook,
     cli_route.route,
+    cli_hook.hook,
     cli_event.event,
     cli_quarantine.quarantine,
+    cli_secrets.secrets,
 ):
     cli.add_command(command)
 

@@ -173,11 +173,14 @@ def tick(as_json: bool) -> None:
 
 
 @click.command()
+@click.option("--stall", is_flag=True, help="Another one: a queue that stalls is nudged.")
 @json_option
-def demo(as_json: bool) -> None:
+def demo(stall: bool, as_json: bool) -> None:
     """The main job once: a signed webhook in, an MCP agent completes it. Leaves nothing behind."""
-    from switchboard import demo as demonstration
+    from switchboard import demo as main_job
+    from switchboard import demo_stall
 
+    demonstration = demo_stall if stall else main_job
     steps = demonstration.run(lambda line: None if as_json else printing.out(line))
     printing.result({"done": True, "steps": steps}, as_json, ["Done: it works on this machine."])
 

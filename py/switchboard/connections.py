@@ -3,13 +3,21 @@
 The HTTP parser has no bound of its own, neither on the bytes of a request's head nor on how long
 it may take to come, and anybody may connect. Both are bounded here, as is the number of
 connections, which stays below what the process may open: who is one too many gets an answer.
+
+A request also finds its connection in its scope: those that wait, or that write to a client for
+hours, need to know what HTTP does not tell.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import json
 import resource
+import select
+import struct
+import termios
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -17,8 +25,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from switchboard.guard import DEFAULT_HEADERS, HEADERS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from switchboard.config import Settings
 
+EXTENSION = "switchboard.connection"
 HEAD_BYTES = 64 * 1024
 HEAD_SECONDS = 10.0
 LINGER_SECONDS = 1.0
@@ -44,6 +55,12 @@ def allowed(settings: Settings) -> int:
     if soft == resource.RLIM_INFINITY:
         return wanted
     return max(SPARE_FILES, min(wanted, soft - settings.pool_size - SPARE_FILES))
+
+
+def connection_of(scope: Mapping[str, Any]) -> BoundedProtocol | None:
+    """The connection of a request; None where another server serves it."""
+    connection: BoundedProtocol | None = (scope.get("extensions") or {}).get(EXTENSION)
+    return connection
 
 
 def _too_large() -> bytes:
@@ -76,6 +93,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._before = 0  # how many of them may be of an earlier message
         self._deadline: asyncio.TimerHandle | None = None
         self._refused = False
+        self.is_leaving = False  # the server is about to stop
+        self.on_leaving: set[Callable[[], None]] = set()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The time for the first head begins."""
@@ -106,6 +125,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A head begins: at the beginning of the piece, or behind the end of another message."""
         super().on_message_begin()
+        self.scope["extensions"] = {EXTENSION: self}  # type: ignore[dict-item]
         self._stage = _HEAD
         self._head_bytes = -self._before
 
@@ -121,6 +141,43 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stage = _IDLE
         self._before = self._piece
         super().on_message_complete()
+
+    def shutdown(self) -> None:
+        """The server stops: tell whoever waits on this connection."""
+        super().shutdown()
+        self.is_leaving = True
+        for tell in list(self.on_leaving):
+            tell()
+
+    def has_left(self) -> bool:
+        """Whether the client has closed its end, even if the loop has not come to notice it."""
+        if self.transport.is_closing():
+            return True
+        poll = select.poll()
+        poll.register(self._file(), getattr(select, "POLLRDHUP", 0))
+        return bool(poll.poll(0))
+
+    def unsent(self) -> int:
+        """Bytes written that the client's machine has not confirmed; as far as can be known."""
+        left = self.transport.get_write_buffer_size()
+        if not self.transport.is_closing():
+            with contextlib.suppress(OSError):
+                queued = fcntl.ioctl(self._file(), termios.TIOCOUTQ, bytes(4))
+                left += struct.unpack("i", queued)[0]
+        return left
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the client takes so little that no more is written."""
+        return self.flow.write_paused
+
+    def abort(self) -> None:
+        """Close now, whatever is left to write."""
+        self.transport.abort()
+
+    def _file(self) -> int:
+        number: int = self.transport.get_extra_info("socket").fileno()
+        return number
 
     def _is_answering(self) -> bool:
         return not getattr(self.cycle, "response_complete", True)  # None before the first request

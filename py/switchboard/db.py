@@ -54,6 +54,11 @@ WEBHOOK_FOR: LiteralString = "select switchboard.webhook_for(%s)"
 RECEIVE_DELIVERY: LiteralString = (
     "select switchboard.receive_delivery(%s, %s, %s, %s::jsonb, %s, %s, %s, %s::jsonb)"
 )
+TAKE_DELIVERIES: LiteralString = "select switchboard.take_deliveries(%s, %s)"
+SETTLE_DELIVERY: LiteralString = "select switchboard.settle_delivery(%s, %s, %s, %s, %s)"
+DOORBELLS: LiteralString = "select switchboard.doorbells(%s, %s, %s, %s)"
+RETURN_DOORBELLS: LiteralString = "select switchboard.return_doorbells(%s, %s::text[])"
+RELEASE: LiteralString = "select switchboard.release(%s, %s, %s, %s)::text"
 COUNT_DELIVERIES: LiteralString = "select switchboard.count_deliveries(%s::jsonb)"
 ERROR_TABLE: LiteralString = "select sqlstate, code, http_status from switchboard.error_table()"
 SWEEP_AGE: LiteralString = "select switchboard.sweep_age()"

@@ -59,15 +59,15 @@ def run(say: Say) -> list[str]:
         told.append(line)
         say(line)
 
-    name, body = _payload()
+    name, body = payload()
     step("1. Starting PostgreSQL and the server in a throw-away folder …")
-    with _server() as (folder, started):
-        facts = _wait_until_ready(folder, started)
+    with server() as (folder, started):
+        facts = wait_until_ready(folder, started)
         url = facts["url"]
         step(f"   serving {url}")
-        todo_id = _send(facts, body)
+        todo_id = send(facts, body)
         step(f"2. Sent {name} ({len(body)} bytes), signed: todo {todo_id}")
-        with _failures_named("the agent's session"):
+        with failures_named("the agent's session"):
             anyio.run(_agent, facts, todo_id, step)
         state = _state(folder, todo_id)
         if state != "done":
@@ -76,7 +76,7 @@ def run(say: Say) -> list[str]:
     return told
 
 
-def _payload() -> tuple[str, bytes]:
+def payload() -> tuple[str, bytes]:
     """The real delivery of the project's cases where it is there, else the one that we ship."""
     if REAL_PAYLOAD.is_file():
         return "a real pull_request delivery", REAL_PAYLOAD.read_bytes()
@@ -85,12 +85,16 @@ def _payload() -> tuple[str, bytes]:
 
 
 @contextlib.contextmanager
-def _server() -> Iterator[tuple[DataFolder, subprocess.Popen[bytes]]]:
-    """`switchboard up` in a folder that is removed at the end."""
+def server(**more: str) -> Iterator[tuple[DataFolder, subprocess.Popen[bytes]]]:
+    """`switchboard up` in a folder that is removed at the end.
+
+    Args:
+        more: settings, as in the environment.
+    """
     place = Path(tempfile.mkdtemp(prefix="switchboard-demo-"))
     folder = DataFolder(place / "data")
     env = {key: value for key, value in os.environ.items() if not key.startswith("SWITCHBOARD_")}
-    env |= {"SWITCHBOARD_DATA": str(folder.path), "SWITCHBOARD_PORT": "0"}
+    env |= {"SWITCHBOARD_DATA": str(folder.path), "SWITCHBOARD_PORT": "0", **more}
     try:
         with open(place / "log", "wb") as log:
             started = subprocess.Popen(
@@ -116,7 +120,7 @@ def _server() -> Iterator[tuple[DataFolder, subprocess.Popen[bytes]]]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _wait_until_ready(folder: DataFolder, started: subprocess.Popen[bytes]) -> dict[str, Any]:
+def wait_until_ready(folder: DataFolder, started: subprocess.Popen[bytes]) -> dict[str, Any]:
     """What `up` wrote for those who come after it, once the server answers."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and started.poll() is None:
@@ -137,7 +141,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _send(facts: dict[str, Any], body: bytes) -> str:
+def send(facts: dict[str, Any], body: bytes) -> str:
     """Deliver the payload as GitHub would; the todo's id."""
     signature = hmac.new(facts["signing_secret"].encode(), body, hashlib.sha256).hexdigest()
     answer = httpx2.post(
@@ -167,19 +171,24 @@ async def _agent(facts: dict[str, Any], todo_id: str, step: Say) -> None:
     ):
         tools = (await client.list_tools()).tools
         step(f"3. An MCP client is connected; its tools: {', '.join(t.name for t in tools)}")
-        claimed = await _call(client, "claim_next", {})
+        claimed = await call(client, "claim_next", {})
         todo = claimed.get("todo") or {}
         if todo.get("id") != todo_id:
             raise Problem("internal", f"claim_next gave {todo.get('id')}, not {todo_id}.")
         step(f"4. Claimed: {todo['title']!r}, until {todo['lease_expires_at']}")
         held = {"id": todo_id, "lease_token": todo["lease_token"]}
-        renewed = await _call(client, "heartbeat", held)
+        renewed = await call(client, "heartbeat", held)
         step(f"5. Still working: the lease now ends at {renewed['todo']['lease_expires_at']}")
-        ended = await _call(client, "complete", {**held, "result": {"summary": "Reviewed."}})
+        ended = await call(client, "complete", {**held, "result": {"summary": "Reviewed."}})
         step(f"6. Completed: the answer says {ended['todo']['state']}")
 
 
-async def _call(client: Client, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+async def call(client: Client, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The structured content of a tool's answer.
+
+    Raises:
+        Problem: it was refused.
+    """
     answer = await client.call_tool(tool, arguments)
     if answer.is_error or answer.structured_content is None:
         raise Problem("internal", f"{tool} was refused: {answer.structured_content}")
@@ -187,7 +196,7 @@ async def _call(client: Client, tool: str, arguments: dict[str, Any]) -> dict[st
 
 
 @contextlib.contextmanager
-def _failures_named(what: str) -> Iterator[None]:
+def failures_named(what: str) -> Iterator[None]:
     """Turn whatever a client library raises, task groups included, into one refusal."""
     try:
         yield

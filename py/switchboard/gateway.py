@@ -22,19 +22,23 @@ from starlette.routing import Route
 from switchboard.auth import Authenticator
 from switchboard.connections import BoundedProtocol, allowed
 from switchboard.db import Database
+from switchboard.dispatcher import Dispatcher
+from switchboard.doorbell import Doorbell
 from switchboard.errors import Problem
 from switchboard.guard import Guard, problem_response
 from switchboard.health import Health
 from switchboard.intake import Intake
 from switchboard.limits import RateLimit
-from switchboard.listener import Listener
+from switchboard.listener import CONTROL, OUTBOX, READY, Listener
 from switchboard.mcp_server import Gate, build_server
+from switchboard.outbound import Outbound
 from switchboard.receiver_cache import ReceiverCache
 from switchboard.secrets import Keyring
 from switchboard.sessions import Sessions
 from switchboard.tally import Tally
 from switchboard.ticker import Ticker
 from switchboard.tools import Toolbox
+from switchboard.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
@@ -64,7 +68,10 @@ def create_app(settings: Settings) -> Starlette:
     keyring = Keyring(settings.secret_keys)
     failures = RateLimit(settings.failure_rate, settings.failure_burst)
     authenticator = Authenticator(database, failures, settings.auth_cache)
-    toolbox = Toolbox(database, keyring, settings.public_url)
+    outbound = Outbound(settings)
+    at_once = max(1, settings.pool_size // 2)  # the rest is for calls
+    waiting = Waiting(database, at_once)
+    toolbox = Toolbox(database, keyring, settings.public_url, outbound, waiting)
     manager = StreamableHTTPSessionManager(
         build_server(toolbox),
         json_response=True,
@@ -75,8 +82,13 @@ def create_app(settings: Settings) -> Starlette:
         max_sessions=settings.max_sessions,
     )
     sessions = Sessions(
-        manager, authenticator, settings.session_idle_timeout, settings.endpoint_sessions
+        manager,
+        authenticator,
+        settings.session_idle_timeout,
+        settings.endpoint_sessions,
+        waiting.lines,
     )
+    doorbell = Doorbell(database, sessions, at_once)
     gate = Gate(
         manager,
         authenticator,
@@ -84,6 +96,7 @@ def create_app(settings: Settings) -> Starlette:
         toolbox,
         database,
         RateLimit(settings.mcp_rate, settings.mcp_burst),
+        doorbell,
         body_limit=settings.mcp_body_limit,
         handshake_only=settings.mcp_handshake_only,
     )
@@ -106,17 +119,28 @@ def create_app(settings: Settings) -> Starlette:
         receivers.drop(endpoint_id)
         sessions.recheck()
 
-    listener = Listener(settings.listen_url, changed)
+    def ready(note: str | None) -> None:
+        waiting.ready(note)
+        doorbell.ready(note)
+
+    dispatcher = Dispatcher(database, keyring, outbound)
+    listener = Listener(
+        settings.listen_url,
+        {CONTROL: changed, READY: ready, OUTBOX: lambda _: dispatcher.wake()},
+    )
     health = Health(database, listener)
     ticker = Ticker(database, settings.tick_interval)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         await database.open()
+        dispatching = _start(dispatcher.run())
         beside = [
+            dispatching,
             _start(database.read_errors()),
             _start(listener.run()),
             _start(sessions.run()),
+            _start(doorbell.run()),
             _start(ticker.run()),
             _start(tally.run()),
         ]
@@ -124,9 +148,14 @@ def create_app(settings: Settings) -> Starlette:
             async with manager.run():
                 yield
         finally:
+            dispatcher.stop()
+            await asyncio.wait([dispatching], timeout=settings.shutdown_timeout)
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
+            await outbound.aclose()
+            await waiting.close()
+            await doorbell.close()
             await tally.close()
             await database.close()
 
@@ -160,6 +189,8 @@ def create_app(settings: Settings) -> Starlette:
     app.router.redirect_slashes = False
     app.state.sessions = sessions
     app.state.listener = listener
+    app.state.waiting = waiting
+    app.state.dispatcher = dispatcher
     return app
 
 

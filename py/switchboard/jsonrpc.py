@@ -81,6 +81,25 @@ def answer(message: Mapping[str, Any], outcome: Outcome, session_id: str) -> Res
     return Response(text, headers={SESSION_HEADER: session_id}, media_type="application/json")
 
 
+def cancelled(message: Any) -> str | int | None:
+    """The id of the request that this notification gives up; None for anything else."""
+    if not isinstance(message, dict) or message.get("method") != "notifications/cancelled":
+        return None
+    params = message.get("params")
+    request_id = params.get("requestId") if isinstance(params, dict) else None
+    return request_id if type(request_id) in (str, int) else None
+
+
+def event(method: str, params: Mapping[str, Any]) -> bytes:
+    """A notification as an event of a stream."""
+    text = json.dumps(
+        {"jsonrpc": "2.0", "method": method, "params": params},
+        ensure_ascii=False,
+        separators=(",", ":"),
+    )
+    return f"event: message\r\ndata: {text}\r\n\r\n".encode()
+
+
 def refuse_version(headers: Headers, message: Any) -> Response:
     """The refusal that makes a client fall back to a version with sessions."""
     version = headers.get("mcp-protocol-version")

@@ -1,9 +1,9 @@
-"""Hears what the database says on ``switchboard_control``: an endpoint or credential changed.
+"""Hears what the database says: what changed, what is ready, what was written to the outbox.
 
 One connection of its own, outside the pool. When it is lost, it is made again with growing pauses;
-since nothing is heard in between, being back counts as «everything may have changed». A pooler may
+since nothing is heard in between, being back counts as «anything may have happened». A pooler may
 take LISTEN and never deliver: each connection therefore first sends itself a note, and says so
-when it does not come.
+when it does not come. While nothing is heard, those who wait for work look by themselves.
 """
 
 from __future__ import annotations
@@ -21,19 +21,23 @@ from psycopg import sql
 from switchboard.db import dsn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 logger = logging.getLogger(__name__)
 
-CHANNEL = "switchboard_control"
+CONTROL = "switchboard_control"
+READY = "todo_ready"
+OUTBOX = "switchboard_outbox"
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 SELF_TEST_SECONDS = 5.0
 QUIET_SECONDS = 15.0
+DEAF_SECONDS = 3.0
 
 DEAF = (
     "The database takes LISTEN but delivers nothing: SWITCHBOARD_LISTEN_URL must name the database "
-    "itself, not a transaction pooler. Until then revocations are noticed some seconds late."
+    "itself, not a transaction pooler. Until then revocations are noticed, agents rung and waiting "
+    "calls answered some seconds late."
 )
 
 
@@ -42,12 +46,13 @@ class Listener:
 
     Args:
         url: a direct connection to the database.
-        on_change: called with the endpoint id of a note, or None when anything may have changed.
+        callbacks: what to call for each channel: with the payload of a note, or with None when
+            anything may have happened.
     """
 
-    def __init__(self, url: str, on_change: Callable[[str | None], None]) -> None:
+    def __init__(self, url: str, callbacks: Mapping[str, Callable[[str | None], None]]) -> None:
         self._url = url
-        self._on_change = on_change
+        self._callbacks = callbacks
         self.state = "starting"
 
     async def run(self) -> None:
@@ -69,11 +74,13 @@ class Listener:
                 logger.exception("listener failed")
                 self.state = "reconnecting"
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311
+            if pause == LONGEST_PAUSE:
+                self._look_around()
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _self_test(self, connection: psycopg.AsyncConnection[Any]) -> None:
         probe = f"switchboard_probe_{os.urandom(8).hex()}"
-        for channel in (CHANNEL, probe):
+        for channel in (*self._callbacks, probe):
             await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
         # From another connection: through a pooler, a session may hear its own notes and no others.
         async with await psycopg.AsyncConnection.connect(
@@ -89,11 +96,27 @@ class Listener:
         if not heard:
             logger.error(DEAF)
         await connection.execute(sql.SQL("unlisten {}").format(sql.Identifier(probe)))
-        self._on_change(None)
+        for channel in self._callbacks:
+            self._tell(channel, None)
 
     async def _listen(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        deaf = self.state == "deaf"
         while True:
-            async for note in connection.notifies(timeout=QUIET_SECONDS):
-                if note.channel == CHANNEL:
-                    self._on_change(note.payload)
+            async for note in connection.notifies(timeout=DEAF_SECONDS if deaf else QUIET_SECONDS):
+                self._tell(note.channel, note.payload)
+            if deaf:
+                self._look_around()
             await connection.execute("select 1")  # a dead connection is silent, too
+
+    def _look_around(self) -> None:
+        """Nothing is heard: whoever waits for work has to look. Changes are looked for anyway."""
+        for channel in self._callbacks:
+            if channel != CONTROL:
+                self._tell(channel, None)
+
+    def _tell(self, channel: str, payload: str | None) -> None:
+        if callback := self._callbacks.get(channel):
+            try:
+                callback(payload)
+            except Exception:
+                logger.exception("a note on %s was not dealt with", channel)

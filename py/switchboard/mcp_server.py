@@ -7,7 +7,8 @@ unusual about a request (no session, not acceptable, not well formed) is left to
 knows the protocol.
 
 A server that speaks MCP 2026-07-28 has no stream to push on; clients that probe for it are refused
-in the form that makes them fall back to a version with sessions.
+in the form that makes them fall back to a version with sessions. Those learn from initialize that
+they may be rung: doorbells come on the stream that a session opens.
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import mcp_types as types
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp.server.lowlevel import Server
+from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from psycopg import Error as DatabaseError
 from starlette.datastructures import Headers
 
 from switchboard import __version__, jsonrpc
-from switchboard.errors import Problem, rate_limited, unavailable
+from switchboard.connections import connection_of
+from switchboard.errors import Problem, own, rate_limited, unavailable
 from switchboard.guard import problem_response
 from switchboard.jsonrpc import SESSION_HEADER
 from switchboard.limits import RateLimit, read_body
+from switchboard.stream import Stream
+from switchboard.waiting import Line
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -37,13 +41,34 @@ if TYPE_CHECKING:
 
     from switchboard.auth import Authenticator, Caller
     from switchboard.db import Database
+    from switchboard.doorbell import Doorbell
     from switchboard.sessions import Session, Sessions
     from switchboard.tools import Toolbox
 
-REQUEST_SECONDS = 90.0
+REQUEST_SECONDS = 90.0  # more than a call may wait
+CAPABILITY = "claude/channel"
 FULL = "this endpoint has too many open sessions: close one, or wait until an idle one has ended"
 
 Context = ServerRequestContext[Any, Any]
+
+
+class _Server(Server[Any]):
+    """Tells clients that have sessions that they may be rung."""
+
+    def get_capabilities(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+        *,
+        protocol_version: str | None = None,
+    ) -> types.ServerCapabilities:
+        experimental = dict(experimental_capabilities or {})
+        if protocol_version is None:  # initialize; it names a version where there are no sessions
+            experimental[CAPABILITY] = {}
+        return super().get_capabilities(
+            notification_options, experimental, extensions, protocol_version=protocol_version
+        )
 
 
 def build_server(toolbox: Toolbox) -> Server[Any]:
@@ -53,9 +78,11 @@ def build_server(toolbox: Toolbox) -> Server[Any]:
         return types.ListToolsResult.model_validate({"tools": _caller(ctx).tools})
 
     async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> HandlerResult:
-        with anyio.CancelScope(shield=True):  # between execute and commit nothing may cut in
+        # Between execute and commit nothing may cut in; calls that wait see to that themselves.
+        waits = _caller(ctx).shell.get(params.name, {}).get("waits", False)
+        with anyio.CancelScope(shield=not waits):
             outcome = await toolbox.call(
-                _caller(ctx), params.name, params.arguments or {}, _state(ctx)["text"]
+                _state(ctx)["line"], params.name, params.arguments or {}, _state(ctx)["text"]
             )
         if outcome.code == "unknown_tool":
             raise MCPError(types.INVALID_PARAMS, outcome.message)
@@ -72,7 +99,7 @@ def build_server(toolbox: Toolbox) -> Server[Any]:
             _state(ctx)["initialized"] = True
         return result
 
-    server: Server[Any] = Server(
+    server: Server[Any] = _Server(
         "switchboard",
         version=__version__,
         on_list_tools=list_tools,  # type: ignore[arg-type]
@@ -103,6 +130,7 @@ class Gate:
         toolbox: calls tools.
         database: has the error table.
         rate: requests per endpoint.
+        doorbell: rings on the streams that sessions open.
         body_limit: bytes.
         handshake_only: refuse protocol versions without sessions.
         request_seconds: after this a POST that the SDK has not answered is given up.
@@ -116,6 +144,7 @@ class Gate:
         toolbox: Toolbox,
         database: Database,
         rate: RateLimit,
+        doorbell: Doorbell,
         *,
         body_limit: int,
         handshake_only: bool = True,
@@ -127,6 +156,7 @@ class Gate:
         self._toolbox = toolbox
         self._database = database
         self._rate = rate
+        self._doorbell = doorbell
         self._body_limit = body_limit
         self._handshake_only = handshake_only
         self._request_seconds = request_seconds
@@ -157,11 +187,26 @@ class Gate:
             # Nothing is replayed, what was missed is in the queue; the SDK would not answer at all.
             scope["headers"] = [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]
             with self._sessions.use(session):
-                await self._manager.handle_request(scope, receive, send)
+                await self._stream_or_end(session, scope, receive, send)
         else:
             text = "this address takes GET, POST and DELETE"
             problem = Problem("invalid_argument", text, status=405)
             await problem_response(problem, self._database.errors)(scope, receive, send)
+
+    async def _stream_or_end(
+        self, session: Session | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if session is None:  # the SDK says what is wrong
+            await self._manager.handle_request(scope, receive, send)
+        elif scope["method"] == "GET":
+            stream = Stream(session, send, connection_of(scope), self._doorbell.attach)
+            try:
+                await self._manager.handle_request(scope, receive, stream.send)
+            finally:
+                self._doorbell.detach(stream)
+        else:
+            await self._manager.handle_request(scope, receive, send)
+            await self._sessions.end([session], "closed by the client")
 
     async def _authenticate(self, scope: Scope, headers: Headers) -> Caller:
         client = scope.get("client")
@@ -190,18 +235,23 @@ class Gate:
         if self._is_refused_version(headers):
             await jsonrpc.refuse_version(headers, message)(scope, receive, send)
             return
+        request_id = message.get("id") if isinstance(message, dict) else None
+        line = Line(caller, receive, connection_of(scope), session, request_id)
         call = jsonrpc.tool_call(message) if session and jsonrpc.accepts_json(headers) else None
         if call and session:
-            outcome = await self._toolbox.call(caller, *call, text)
-            if outcome.code == "unauthenticated":  # revoked since it was last asked
+            outcome = await self._toolbox.call(line, *call, text)
+            if outcome.code == "unauthenticated" or line.is_refused:  # since it was last asked
                 self._authenticator.drop(caller.endpoint_id)
                 self._sessions.recheck()
-                raise Problem("unauthenticated", outcome.message)
+                raise own("unauthenticated")
             await jsonrpc.answer(message, outcome, session.id)(scope, receive, send)
             return
+        given_up = jsonrpc.cancelled(message)
+        if session and given_up is not None:
+            self._sessions.cancel(session, given_up)
         if SESSION_HEADER not in headers and self._sessions.is_full(caller):
             raise Problem("unavailable", FULL, retry_after=30)
-        scope["state"]["text"] = text
+        scope["state"] |= {"text": text, "line": line}
         await self._hand_over(caller, body, scope, receive, send)
 
     async def _hand_over(

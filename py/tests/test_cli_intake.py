@@ -543,6 +543,28 @@ def test_the_owner_is_always_a_target(create: Any, run: Run) -> None:
     assert (status, body["code"]) == (1, "conflict")
 
 
+# switchboard secrets
+
+
+def test_secrets_are_sealed_anew_with_the_first_key(
+    run: Run, create: Any, db: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = create()
+    assert run("webhook", "rotate", made.id)[0] == 0
+    old, new = base64.b64encode(KEY).decode(), base64.b64encode(b"n" * 32).decode()
+    assert run("secrets", "rotate") == (0, {"resealed": 0, "current": 2, "lost": 0})
+    monkeypatch.setenv("SWITCHBOARD_SECRET_KEY", new)
+    status, refused = run("secrets", "rotate")
+    assert (status, refused["code"], refused["lost"]) == (1, "conflict", 2)
+    monkeypatch.setenv("SWITCHBOARD_SECRET_KEY", f"{new},{old}")
+    before = [bytes(row["sealed"]) for row in db.rows("select * from switchboard.list_sealed()")]
+    status, text = run("secrets", "rotate", text=True)
+    assert (status, text) == (0, "Sealed 2 secrets anew; 0 were already.\n")
+    after = [bytes(row["sealed"]) for row in db.rows("select * from switchboard.list_sealed()")]
+    fresh = Keyring((b"n" * 32,))
+    assert [fresh.open(sealed) for sealed in after] == [KEYRING.open(sealed) for sealed in before]
+
+
 # switchboard event
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import httpx2
 import psycopg
 import pytest
-from conftest import Endpoint, Sql, until
+from conftest import Endpoint, until
 from intake_kit import BODY, SIGNED, Receiver, counts, vend
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
@@ -229,29 +229,19 @@ def test_one_of_two_secrets_that_cannot_be_opened_leaves_the_other_in_use(serve,
 
 @contextlib.contextmanager
 def away(db, cluster_url: str) -> Iterator[None]:
-    """The database is not there, for the time of the block."""
-    name = conninfo_to_dict(db.dsn)["dbname"]
-    db.connection.close()
-    gone, home = sql.Identifier(name + "_away"), sql.Identifier(name)
-    rename = sql.SQL("alter database {} rename to {}")
+    """Nobody but the test gets into the database, for the time of the block."""
+    name = sql.Identifier(conninfo_to_dict(db.dsn)["dbname"])
+    allow = sql.SQL("alter database {} allow_connections {}")
     with psycopg.connect(cluster_url, autocommit=True) as admin:
-
-        def renamed() -> bool:
-            """The gateway connects again and again; what is connected is in the way."""
-            admin.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (name,)
-            )
-            try:
-                admin.execute(rename.format(home, gone))
-            except psycopg.errors.ObjectInUse:
-                return False
-            return True
-
-        until(renamed, "the database is away")
+        admin.execute(allow.format(name, sql.SQL("false")))
+        db.rows(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+        )
         try:
             yield
         finally:
-            admin.execute(rename.format(gone, home))
+            admin.execute(allow.format(name, sql.SQL("true")))
 
 
 def test_without_its_database_deliveries_are_503_and_nothing_is_lost_or_miscounted(
@@ -279,5 +269,4 @@ def test_without_its_database_deliveries_are_503_and_nothing_is_lost_or_miscount
         ("gitea", "accepted", ""): 1,
         ("github", "refused", "missing"): 3,
     }
-    with (again := Sql(db.dsn)).connection:
-        until(lambda: counts(again) == expected, "what was refused meanwhile is counted")
+    until(lambda: counts(db) == expected, "what was refused meanwhile is counted")

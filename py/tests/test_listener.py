@@ -7,13 +7,13 @@ import psycopg
 import pytest
 
 from switchboard import listener as module
-from switchboard.listener import Listener
+from switchboard.listener import CONTROL, OUTBOX, READY, Listener
 
 
 @contextlib.asynccontextmanager
-async def listening(url: str):
+async def listening(url: str, **others):
     heard: asyncio.Queue[str | None] = asyncio.Queue()
-    listener = Listener(url, heard.put_nowait)
+    listener = Listener(url, {CONTROL: heard.put_nowait, **others})
     task = asyncio.create_task(listener.run())
     try:
         yield listener, heard
