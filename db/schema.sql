@@ -14,7 +14,8 @@ CREATE TYPE switchboard.claim_terms AS (
 	any_due boolean,
 	any_assigned boolean,
 	assigned_from timestamp with time zone,
-	only_from timestamp with time zone
+	only_from timestamp with time zone,
+	stalled text[]
 );
 
 COMMENT ON TYPE switchboard.claim_terms IS 'Internal: the checked terms of one claim, as functions/claim passes them on.';
@@ -116,6 +117,7 @@ CREATE TABLE switchboard.endpoints (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     due_from timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
+    stalled_queues text[],
     CONSTRAINT endpoints_default_lease_seconds_check CHECK (((default_lease_seconds >= 60) AND (default_lease_seconds <= 86400))),
     CONSTRAINT endpoints_expires_at_check CHECK (isfinite(expires_at)),
     CONSTRAINT endpoints_queues_check CHECK (((cardinality(queues) >= 1) AND (cardinality(queues) <= 32))),
@@ -159,49 +161,46 @@ COMMENT ON COLUMN switchboard.endpoints.updated_at IS 'When its grant last chang
 
 COMMENT ON COLUMN switchboard.endpoints.due_from IS 'Hint for claims: no lease or backoff that ended before this is known to be waiting still (functions/claim).';
 
-CREATE TABLE switchboard.endpoint_webhooks (
+COMMENT ON COLUMN switchboard.endpoints.stalled_queues IS 'Queues that were nudged and have made no progress since: a claim in one of them notes it (functions/stall). NULL: none.';
+
+CREATE TABLE switchboard.notify_deliveries (
     endpoint_id uuid NOT NULL,
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    source_type text NOT NULL,
-    target_queue text NOT NULL,
-    trust_mode text NOT NULL,
-    token_digest bytea NOT NULL,
-    sealed_secret bytea NOT NULL,
-    previous_token_digest bytea,
-    previous_secret bytea,
-    previous_valid_until timestamp with time zone,
-    held boolean DEFAULT false NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT endpoint_webhooks_previous_token_digest_check CHECK ((octet_length(previous_token_digest) = 32)),
-    CONSTRAINT endpoint_webhooks_previous_valid_until_check CHECK (isfinite(previous_valid_until)),
-    CONSTRAINT endpoint_webhooks_token_digest_check CHECK ((octet_length(token_digest) = 32))
-);
+    id uuid NOT NULL,
+    hook_id uuid NOT NULL,
+    todo_id uuid NOT NULL,
+    queue text NOT NULL,
+    reason text NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    due_at timestamp with time zone,
+    ended_at timestamp with time zone,
+    outcome text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL
+)
+WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02');
 
-COMMENT ON TABLE switchboard.endpoint_webhooks IS 'Receivers: a URL with a token, the scheme by which its deliveries are verified, and the queue they go to.';
+COMMENT ON TABLE switchboard.notify_deliveries IS 'The outbox: one row a call to make, written by the transaction that made the todo ready; its id is the call''s webhook-id.';
 
-COMMENT ON COLUMN switchboard.endpoint_webhooks.endpoint_id IS 'The endpoint that owns the receiver.';
+COMMENT ON COLUMN switchboard.notify_deliveries.endpoint_id IS 'The endpoint.';
 
-COMMENT ON COLUMN switchboard.endpoint_webhooks.id IS 'Identity of the receiver; first part of its deliveries'' idempotency keys.';
+COMMENT ON COLUMN switchboard.notify_deliveries.id IS 'Time-ordered identity; the same over all attempts.';
 
-COMMENT ON COLUMN switchboard.endpoint_webhooks.source_type IS 'The sender''s scheme: one of source_types().';
+COMMENT ON COLUMN switchboard.notify_deliveries.hook_id IS 'The hook that is called.';
 
-COMMENT ON COLUMN switchboard.endpoint_webhooks.target_queue IS 'The queue its todos go to, on every target.';
+COMMENT ON COLUMN switchboard.notify_deliveries.todo_id IS 'The todo that is ready.';
 
-COMMENT ON COLUMN switchboard.endpoint_webhooks.trust_mode IS 'Trust of its deliveries, derived from the source type.';
+COMMENT ON COLUMN switchboard.notify_deliveries.queue IS 'Its queue.';
 
-COMMENT ON COLUMN switchboard.endpoint_webhooks.token_digest IS 'SHA-256 of the token in its URL.';
+COMMENT ON COLUMN switchboard.notify_deliveries.reason IS 'created, requeued, reopened or stalled.';
 
-COMMENT ON COLUMN switchboard.endpoint_webhooks.sealed_secret IS 'The signing secret, sealed by the shell; meaningless where the type signs nothing.';
+COMMENT ON COLUMN switchboard.notify_deliveries.attempts IS 'Attempts begun, at most 3.';
 
-COMMENT ON COLUMN switchboard.endpoint_webhooks.previous_token_digest IS 'SHA-256 of the token that a rotation replaced (types that sign nothing).';
+COMMENT ON COLUMN switchboard.notify_deliveries.due_at IS 'When the next attempt may begin; while one runs, when it counts as lost. NULL: it has ended.';
 
-COMMENT ON COLUMN switchboard.endpoint_webhooks.previous_secret IS 'The secret that a rotation replaced, sealed (types that sign).';
+COMMENT ON COLUMN switchboard.notify_deliveries.ended_at IS 'When it ended.';
 
-COMMENT ON COLUMN switchboard.endpoint_webhooks.previous_valid_until IS 'Until when the previous token or secret is accepted, too; NULL: never rotated.';
+COMMENT ON COLUMN switchboard.notify_deliveries.outcome IS 'delivered, failed, moot (the todo was no longer pending) or dropped (its hook was disabled).';
 
-COMMENT ON COLUMN switchboard.endpoint_webhooks.held IS 'Whether an operator holds its deliveries in quarantine.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.created_at IS 'When it was made.';
+COMMENT ON COLUMN switchboard.notify_deliveries.created_at IS 'When the todo became ready.';
 
 CREATE TABLE switchboard.todos (
     endpoint_id uuid NOT NULL,
@@ -287,6 +286,50 @@ COMMENT ON COLUMN switchboard.todos.payload IS 'What to work on: any JSON but nu
 
 COMMENT ON COLUMN switchboard.todos.result IS 'What the holder reported when it completed or failed.';
 
+CREATE TABLE switchboard.endpoint_webhooks (
+    endpoint_id uuid NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    source_type text NOT NULL,
+    target_queue text NOT NULL,
+    trust_mode text NOT NULL,
+    token_digest bytea NOT NULL,
+    sealed_secret bytea NOT NULL,
+    previous_token_digest bytea,
+    previous_secret bytea,
+    previous_valid_until timestamp with time zone,
+    held boolean DEFAULT false NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT endpoint_webhooks_previous_token_digest_check CHECK ((octet_length(previous_token_digest) = 32)),
+    CONSTRAINT endpoint_webhooks_previous_valid_until_check CHECK (isfinite(previous_valid_until)),
+    CONSTRAINT endpoint_webhooks_token_digest_check CHECK ((octet_length(token_digest) = 32))
+);
+
+COMMENT ON TABLE switchboard.endpoint_webhooks IS 'Receivers: a URL with a token, the scheme by which its deliveries are verified, and the queue they go to.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.endpoint_id IS 'The endpoint that owns the receiver.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.id IS 'Identity of the receiver; first part of its deliveries'' idempotency keys.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.source_type IS 'The sender''s scheme: one of source_types().';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.target_queue IS 'The queue its todos go to, on every target.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.trust_mode IS 'Trust of its deliveries, derived from the source type.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.token_digest IS 'SHA-256 of the token in its URL.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.sealed_secret IS 'The signing secret, sealed by the shell; meaningless where the type signs nothing.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.previous_token_digest IS 'SHA-256 of the token that a rotation replaced (types that sign nothing).';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.previous_secret IS 'The secret that a rotation replaced, sealed (types that sign).';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.previous_valid_until IS 'Until when the previous token or secret is accepted, too; NULL: never rotated.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.held IS 'Whether an operator holds its deliveries in quarantine.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.created_at IS 'When it was made.';
+
 CREATE TABLE switchboard.events (
     endpoint_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -336,6 +379,82 @@ COMMENT ON COLUMN switchboard.events.body IS 'The body as received.';
 COMMENT ON COLUMN switchboard.events.document IS 'The JSON text to read where it is not the body itself: the field of a form-encoded one; NULL: the body.';
 
 COMMENT ON COLUMN switchboard.events.received_at IS 'When it was stored.';
+
+CREATE TABLE switchboard.queue_stall_nudges (
+    endpoint_id uuid NOT NULL,
+    queue text NOT NULL,
+    nudges integer NOT NULL,
+    last_nudged_at timestamp with time zone NOT NULL,
+    progressed_at timestamp with time zone,
+    CONSTRAINT queue_stall_nudges_last_nudged_at_check CHECK (isfinite(last_nudged_at)),
+    CONSTRAINT queue_stall_nudges_nudges_check CHECK (((nudges >= 1) AND (nudges <= 5))),
+    CONSTRAINT queue_stall_nudges_progressed_at_check CHECK (isfinite(progressed_at))
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE switchboard.queue_stall_nudges IS 'The nudge ledger (SPEC-0038): which queues were nudged, how often since they made progress, and when.';
+
+COMMENT ON COLUMN switchboard.queue_stall_nudges.endpoint_id IS 'The endpoint.';
+
+COMMENT ON COLUMN switchboard.queue_stall_nudges.queue IS 'Its queue.';
+
+COMMENT ON COLUMN switchboard.queue_stall_nudges.nudges IS 'Nudges since the queue last made progress, the last one included; 1 to 5.';
+
+COMMENT ON COLUMN switchboard.queue_stall_nudges.last_nudged_at IS 'When it was last nudged.';
+
+COMMENT ON COLUMN switchboard.queue_stall_nudges.progressed_at IS 'The first claim after the last nudge, as far as a claim noted it; NULL: none.';
+
+CREATE TABLE switchboard.notify_hooks (
+    endpoint_id uuid NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    url text NOT NULL,
+    queues text[],
+    sealed_secret bytea,
+    previous_secret bytea,
+    previous_valid_until timestamp with time zone,
+    failures integer DEFAULT 0 NOT NULL,
+    disabled_at timestamp with time zone,
+    last_delivered_at timestamp with time zone,
+    last_failed_at timestamp with time zone,
+    last_status text,
+    quota_full_at timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT notify_hooks_disabled_at_check CHECK (isfinite(disabled_at)),
+    CONSTRAINT notify_hooks_last_delivered_at_check CHECK (isfinite(last_delivered_at)),
+    CONSTRAINT notify_hooks_last_failed_at_check CHECK (isfinite(last_failed_at)),
+    CONSTRAINT notify_hooks_previous_valid_until_check CHECK (isfinite(previous_valid_until))
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE switchboard.notify_hooks IS 'URLs that are called when a todo becomes ready, for consumers that hold no session.';
+
+COMMENT ON COLUMN switchboard.notify_hooks.endpoint_id IS 'The endpoint whose todos it is about.';
+
+COMMENT ON COLUMN switchboard.notify_hooks.id IS 'Identity of the hook.';
+
+COMMENT ON COLUMN switchboard.notify_hooks.url IS 'Where the call goes; vetted by the shell when it is made and again before every attempt.';
+
+COMMENT ON COLUMN switchboard.notify_hooks.queues IS 'The queues it covers; NULL: all of the endpoint.';
+
+COMMENT ON COLUMN switchboard.notify_hooks.sealed_secret IS 'The secret that signs its calls, sealed by the shell; NULL: the hook sends nothing.';
+
+COMMENT ON COLUMN switchboard.notify_hooks.previous_secret IS 'The secret that a rotation replaced, sealed; calls are signed with both until previous_valid_until.';
+
+COMMENT ON COLUMN switchboard.notify_hooks.previous_valid_until IS 'Until when the previous secret signs, too; NULL: never rotated.';
+
+COMMENT ON COLUMN switchboard.notify_hooks.failures IS 'Deliveries that failed since the last one that succeeded.';
+
+COMMENT ON COLUMN switchboard.notify_hooks.disabled_at IS 'When it was disabled after ten failed deliveries; NULL: enabled. Rotating its secret enables it again.';
+
+COMMENT ON COLUMN switchboard.notify_hooks.last_delivered_at IS 'When a call last succeeded.';
+
+COMMENT ON COLUMN switchboard.notify_hooks.last_failed_at IS 'When an attempt last failed.';
+
+COMMENT ON COLUMN switchboard.notify_hooks.last_status IS 'How the last attempt ended: 2xx, 3xx, 4xx, 5xx, timeout, unreachable, refused (the address is not allowed), unsealable.';
+
+COMMENT ON COLUMN switchboard.notify_hooks.quota_full_at IS 'When its quota of calls will be whole again (120 a minute).';
+
+COMMENT ON COLUMN switchboard.notify_hooks.created_at IS 'When it was made.';
 
 CREATE TABLE switchboard.attempt_fold (
     singleton boolean DEFAULT true NOT NULL,
@@ -449,10 +568,29 @@ COMMENT ON COLUMN switchboard.humans.name IS 'Unique name; the owner of what a h
 
 COMMENT ON COLUMN switchboard.humans.created_at IS 'When the human was added.';
 
+CREATE TABLE switchboard.notify_totals (
+    shard smallint NOT NULL,
+    type text NOT NULL,
+    outcome text NOT NULL,
+    total bigint NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
+
+COMMENT ON TABLE switchboard.notify_totals IS 'How many calls to hooks ended, and how. Sharded by session, as delivery_totals.';
+
+COMMENT ON COLUMN switchboard.notify_totals.shard IS 'Which part of the sum this is; no meaning of its own.';
+
+COMMENT ON COLUMN switchboard.notify_totals.type IS 'The type of the notification: todo.ready.';
+
+COMMENT ON COLUMN switchboard.notify_totals.outcome IS 'delivered, failed, moot, dropped, or disabled (hooks, not calls).';
+
+COMMENT ON COLUMN switchboard.notify_totals.total IS 'How many; only ever grows.';
+
 CREATE TABLE switchboard.queue_marks (
     endpoint_id uuid NOT NULL,
     queue text NOT NULL,
     pending_from timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
+    rung_from timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
     CONSTRAINT queue_marks_queue_check CHECK ((queue ~ '^[a-z0-9][a-z0-9._-]{0,62}$'::text))
 )
 WITH (fillfactor='20', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='200');
@@ -464,6 +602,8 @@ COMMENT ON COLUMN switchboard.queue_marks.endpoint_id IS 'The endpoint.';
 COMMENT ON COLUMN switchboard.queue_marks.queue IS 'The queue.';
 
 COMMENT ON COLUMN switchboard.queue_marks.pending_from IS 'Claims look from here: nothing pending in the pool is known to be older.';
+
+COMMENT ON COLUMN switchboard.queue_marks.rung_from IS 'Doorbells look from here: what was created before has rung once, as far as is known (functions/doorbell).';
 
 CREATE TABLE switchboard.settings (
     singleton boolean DEFAULT true NOT NULL,
@@ -678,8 +818,20 @@ ALTER TABLE ONLY switchboard.humans
 ALTER TABLE ONLY switchboard.humans
     ADD CONSTRAINT humans_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY switchboard.notify_deliveries
+    ADD CONSTRAINT notify_deliveries_pkey PRIMARY KEY (endpoint_id, id);
+
+ALTER TABLE ONLY switchboard.notify_hooks
+    ADD CONSTRAINT notify_hooks_pkey PRIMARY KEY (endpoint_id, id);
+
+ALTER TABLE ONLY switchboard.notify_totals
+    ADD CONSTRAINT notify_totals_pkey PRIMARY KEY (shard, type, outcome);
+
 ALTER TABLE ONLY switchboard.queue_marks
     ADD CONSTRAINT queue_marks_pkey PRIMARY KEY (endpoint_id, queue);
+
+ALTER TABLE ONLY switchboard.queue_stall_nudges
+    ADD CONSTRAINT queue_stall_nudges_pkey PRIMARY KEY (endpoint_id, queue);
 
 ALTER TABLE ONLY switchboard.settings
     ADD CONSTRAINT settings_pkey PRIMARY KEY (singleton);
@@ -705,6 +857,12 @@ ALTER TABLE ONLY switchboard.webhook_routes
 CREATE INDEX endpoints_human ON switchboard.endpoints USING btree (human_id);
 
 CREATE INDEX events_webhook ON switchboard.events USING btree (endpoint_id, webhook_id, id);
+
+CREATE INDEX notify_deliveries_again ON switchboard.notify_deliveries USING btree (endpoint_id, hook_id, due_at) WHERE ((due_at IS NOT NULL) AND (attempts > 0));
+
+CREATE INDEX notify_deliveries_due ON switchboard.notify_deliveries USING btree (endpoint_id, hook_id, due_at) WHERE (due_at IS NOT NULL);
+
+CREATE INDEX notify_deliveries_hook ON switchboard.notify_deliveries USING btree (endpoint_id, hook_id, id);
 
 CREATE INDEX todo_attempts_xid ON switchboard.todo_attempts USING btree (xid);
 
@@ -742,8 +900,17 @@ ALTER TABLE ONLY switchboard.endpoints
 ALTER TABLE ONLY switchboard.events
     ADD CONSTRAINT events_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
 
+ALTER TABLE ONLY switchboard.notify_deliveries
+    ADD CONSTRAINT notify_deliveries_endpoint_id_hook_id_fkey FOREIGN KEY (endpoint_id, hook_id) REFERENCES switchboard.notify_hooks(endpoint_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY switchboard.notify_hooks
+    ADD CONSTRAINT notify_hooks_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
 ALTER TABLE ONLY switchboard.queue_marks
     ADD CONSTRAINT queue_marks_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
+ALTER TABLE ONLY switchboard.queue_stall_nudges
+    ADD CONSTRAINT queue_stall_nudges_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
 
 ALTER TABLE ONLY switchboard.todos
     ADD CONSTRAINT todos_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);

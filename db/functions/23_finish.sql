@@ -89,6 +89,7 @@ end $$;
 comment on function switchboard.finish(uuid, text, text, text, text, jsonb, boolean) is
 'Ends a held attempt as done, failed or released, for a resolved endpoint; p_force: the holder p_owner is overridden, and the history says so. On the path of every call, so it qualifies names instead of pinning search_path. Writes todos, todo_attempts, queue_marks; a released todo notifies todo_ready.';
 
+drop function if exists switchboard.wake_queue(uuid, text, timestamptz);  -- in the transaction that replaces its callers
 create or replace function switchboard.wake_queue(
     p_endpoint_id uuid, p_queue text, p_oldest timestamptz, p_ids uuid[], p_reason text default 'requeued')
 returns void

@@ -171,6 +171,7 @@ declare
     v_limit bigint := check_limit(p_limit, 10000, 1000000);
     v_total bigint := 0;
     v_gone  bigint;
+    v_upto  uuid;
     v_queue record;
 begin
     perform fold_attempts();
@@ -180,11 +181,12 @@ begin
              (values ('done'::todo_state), ('failed')) s (state)
     loop
         exit when v_total >= v_limit;
+        v_upto := greatest(v_queue.excess_to, new_id(v_queue.keep_from));  -- volatile: within the query it would be no index condition
         with old as materialized (
             select t.endpoint_id, t.id, t.event_id from todos t
             where t.endpoint_id = v_queue.endpoint_id and t.queue = v_queue.queue and t.state = v_queue.state and t.completed_at is not null
               and (t.completed_at < v_queue.keep_from or t.id <= v_queue.excess_to) and is_folded(t)
-              and t.id <= greatest(v_queue.excess_to, new_id(v_queue.keep_from))  -- what is younger has not ended before it was made
+              and t.id <= v_upto  -- what is younger has not ended before it was made
             order by t.id limit v_limit - v_total for update skip locked
         ), gone as (
             delete from todos t using old where t.endpoint_id = old.endpoint_id and t.id = old.id returning t.id
@@ -270,7 +272,7 @@ $$;
 comment on function switchboard.sweep_names() is 'The sweeps, in the order in which tick() runs them.';
 
 create or replace function switchboard.tick() returns jsonb
-language plpgsql volatile security definer set search_path = switchboard, pg_temp set lock_timeout = '1s'
+language plpgsql volatile security definer set search_path = switchboard, pg_temp set lock_timeout = '1s' set jit = off
 as $$
 declare
     v_name   text;

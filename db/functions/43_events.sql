@@ -253,13 +253,12 @@ declare
     v_count bigint;
 begin
     with old as materialized (
-        select o.* from endpoints e cross join lateral keep_bounds(e) b cross join lateral (
+        select o.* from endpoints e cross join lateral keep_bounds(e) b cross join lateral (select new_id(b.keep_from) as id offset 0) upto cross join lateral (
             select v.endpoint_id, v.id from events v
-            where v.endpoint_id = e.id and v.id < new_id(b.keep_from)
-              and not exists (
-                select from todos t where t.endpoint_id = v.endpoint_id and t.completed_at is null
-                   and (t.id = v.todo_id or t.id in (select a.todo_id from webhook_audit a
-                        where a.endpoint_id = v.endpoint_id and a.event_id = v.id and a.action = 'replayed')))
+            where v.endpoint_id = e.id and v.id < upto.id
+              and not exists (select from todos t where t.endpoint_id = v.endpoint_id and t.id = v.todo_id and t.completed_at is null)
+              and not exists (select from webhook_audit a join todos t on t.endpoint_id = a.endpoint_id and t.id = a.todo_id
+                              where a.endpoint_id = v.endpoint_id and a.event_id = v.id and a.action = 'replayed' and t.completed_at is null)
             order by v.id limit p_limit for update skip locked) o
         limit p_limit
     ), gone as (
@@ -277,9 +276,9 @@ declare
     v_count bigint;
 begin
     with old as materialized (
-        select o.* from endpoints e cross join lateral keep_bounds(e) b cross join lateral (
+        select o.* from endpoints e cross join lateral keep_bounds(e) b cross join lateral (select new_id(b.keep_from) as id offset 0) upto cross join lateral (
             select a.endpoint_id, a.id from webhook_audit a
-            where a.endpoint_id = e.id and a.id < new_id(b.keep_from)
+            where a.endpoint_id = e.id and a.id < upto.id
               and not exists (select from todos t where t.endpoint_id = a.endpoint_id and t.id = a.todo_id and t.completed_at is null)
             order by a.id limit p_limit for update skip locked) o
         limit p_limit

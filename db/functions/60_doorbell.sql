@@ -10,12 +10,19 @@
 -- oldest, every half minute and on attach, passes it by.
 -- Lock order: todos in order of id, then marks.
 
+create or replace function switchboard.last_rings(p_at timestamptz) returns timestamptz[]
+language sql immutable set search_path = switchboard, pg_temp
+as $$
+    select array[p_at - interval '5 minutes', p_at - interval '20 minutes', p_at - interval '1 hour', p_at - interval '6 hours', p_at - interval '6 hours']
+$$;
+comment on function switchboard.last_rings(timestamptz) is
+'When a todo that has rung n times must have rung last, at the latest, to ring again at p_at: the element n; after the sixth ring there is none.';
+
 create or replace function switchboard.may_ring(p_todo switchboard.todos, p_at timestamptz) returns boolean
 language sql immutable set search_path = switchboard, pg_temp
 as $$
-    select p_todo.state = 'pending' and p_todo.trust_mode <> 'open' and p_todo.ring_attempts < 6
-       and (p_todo.last_ringed_at is null
-            or p_todo.last_ringed_at + (array[interval '5 minutes', '20 minutes', '1 hour', '6 hours', '6 hours'])[greatest(p_todo.ring_attempts, 1)] <= p_at)
+    select p_todo.state = 'pending' and p_todo.trust_mode <> 'open'
+       and coalesce(p_todo.last_ringed_at <= (last_rings(p_at))[greatest(p_todo.ring_attempts, 1)], p_todo.last_ringed_at is null)
 $$;
 comment on function switchboard.may_ring(switchboard.todos, timestamptz) is
 'Whether a doorbell may ring for the todo at p_at: pending, past the sender gate (open rings nobody), and its next ring due: at once, then after 5 min, 20 min, 1 h, 6 h, 6 h, then never.';
@@ -40,7 +47,7 @@ begin
         select s.* from ringing(v_endpoint, coalesce(p_queues, v_endpoint.queues), v_now, 1000) t cross join lateral show(t) s;
 end $$;
 comment on function switchboard.pending_doorbell_todos(text, text[]) is
-'The pending todos of the endpoint that may ring now, oldest first, at most 1,000 of the oldest 1,000 of each queue; none for an endpoint that is not active. p_queues: NULL: all granted. Marks nothing. Errors: forbidden, invalid_argument. Reads todos.';
+'The pending todos of the endpoint that may ring now, oldest first, of the oldest 1,000 (100 at least of each queue); none for an endpoint that is not active. p_queues: NULL: all granted. Marks nothing. Errors: forbidden, invalid_argument. Reads todos.';
 
 create or replace function switchboard.ringing(
     p_endpoint switchboard.endpoints, p_queues text[], p_at timestamptz, p_limit integer, p_attach boolean default false)
@@ -48,26 +55,25 @@ returns setof switchboard.todos
 language sql stable set search_path = switchboard, pg_temp
 as $$
     -- each queue's oldest past the gate by themselves: neither open ones, nor another queue, nor what is assigned to others hides them
-    select r.* from (select distinct unnest(p_queues)) q (queue) cross join lateral (
+    with c as materialized (select last_rings(p_at) as cuts)
+    select r.* from c, (select distinct unnest(p_queues)) q (queue) cross join lateral (
         (select h.* from (
              select * from todos t
              where t.endpoint_id = p_endpoint.id and t.assignee is null and t.queue = q.queue and t.state = 'pending' and t.trust_mode <> 'open'
-             order by t.created_at, t.id limit 1000) h
-         where case when p_attach then coalesce(h.last_ringed_at <= p_at - interval '30 seconds', true)
-                    when h.last_ringed_at is null or h.last_ringed_at <= p_at - interval '5 minutes' then may_ring(h::todos, p_at) else false end
+             order by t.created_at, t.id limit greatest(100, 1000 / greatest(cardinality(p_queues), 1))) h
+         where h.last_ringed_at is null or h.last_ringed_at <= case when p_attach then p_at - interval '30 seconds' else c.cuts[greatest(h.ring_attempts, 1)] end
          order by h.created_at, h.id limit p_limit)
         union all
         (select h.* from (
              select * from todos t
              where t.endpoint_id = p_endpoint.id and t.assignee = 'agent:' || p_endpoint.slug and t.queue = q.queue and t.state = 'pending' and t.trust_mode <> 'open'
-             order by t.created_at, t.id limit 1000) h
-         where case when p_attach then coalesce(h.last_ringed_at <= p_at - interval '30 seconds', true)
-                    when h.last_ringed_at is null or h.last_ringed_at <= p_at - interval '5 minutes' then may_ring(h::todos, p_at) else false end
+             order by t.created_at, t.id limit greatest(100, 1000 / greatest(cardinality(p_queues), 1))) h
+         where h.last_ringed_at is null or h.last_ringed_at <= case when p_attach then p_at - interval '30 seconds' else c.cuts[greatest(h.ring_attempts, 1)] end
          order by h.created_at, h.id limit p_limit)) r
     order by r.created_at, r.id limit p_limit
 $$;
 comment on function switchboard.ringing(switchboard.endpoints, text[], timestamptz, integer, boolean) is
-'The first p_limit pending todos of these queues that may ring now, oldest first, of the oldest 1,000 of each queue that pass the sender gate and are assigned to nobody, and as many that are assigned to the endpoint''s agent; p_attach: for a session that has just attached, whatever did not ring in the last 30 seconds. Reads todos.';
+'The first p_limit pending todos of these queues that may ring now, oldest first, of the oldest 1,000 (of several queues 1,000 in all, but 100 of each) that pass the sender gate and are assigned to nobody, and as many that are assigned to the endpoint''s agent; p_attach: for a session that has just attached, whatever did not ring in the last 30 seconds. Reads todos.';
 
 create or replace function switchboard.since(p_endpoint switchboard.endpoints, p_queue text, p_from timestamptz, p_limit integer)
 returns table (id uuid, created_at timestamptz, rings boolean)

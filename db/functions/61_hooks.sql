@@ -8,7 +8,7 @@
 -- (+-20 %) apart. A call whose todo is no longer pending is moot. Ten failed deliveries in a row disable a
 -- hook and drop what it has waiting; a rotation of its secret enables it again; the stall nudge finds what
 -- nobody came for. A hook without a secret sends nothing, one of an inactive endpoint neither.
--- Lock order: todo, hook, outbox row.
+-- Lock order: todo, hook, outbox row. Who writes to the outbox skips a hook that is being deleted.
 
 create or replace function switchboard.post_wakes(p_endpoint_id uuid, p_queue text, p_ids uuid[], p_reason text) returns void
 language plpgsql volatile set search_path = switchboard, pg_temp
@@ -20,7 +20,8 @@ begin
     select h.endpoint_id, new_id(v_now), h.id, t.id, t.queue, p_reason, v_now, v_now
     from notify_hooks h join endpoints e on e.id = h.endpoint_id join todos t on t.endpoint_id = h.endpoint_id
     where h.endpoint_id = p_endpoint_id and h.disabled_at is null and h.sealed_secret is not null and p_queue = any (coalesce(h.queues, array[p_queue]))
-      and p_queue = any (e.queues) and is_active(e.revoked_at, e.expires_at, v_now) and t.id = any (p_ids) and t.trust_mode <> 'open';
+      and p_queue = any (e.queues) and is_active(e.revoked_at, e.expires_at, v_now) and t.id = any (p_ids) and t.trust_mode <> 'open'
+    for key share of h skip locked;  -- one that is being deleted holds up no create and no sweep, and breaks none
     if found then
         perform pg_notify('switchboard_outbox', '');
     end if;
@@ -191,7 +192,8 @@ begin
         select h.* from notify_hooks h join endpoints e on e.id = h.endpoint_id
         where h.disabled_at is null and h.sealed_secret is not null and is_active(e.revoked_at, e.expires_at, v_now) and hook_quota(h, v_now) > 0
           and hook_room(h.id, p_busy) > 0
-          and exists (select from notify_deliveries d where d.endpoint_id = h.endpoint_id and d.hook_id = h.id and d.due_at <= v_now)
+          and (select d.id from notify_deliveries d  -- not exists: that may become a scan of the whole outbox
+               where d.endpoint_id = h.endpoint_id and d.hook_id = h.id and d.due_at <= v_now order by d.due_at limit 1) is not null
         order by h.quota_full_at for no key update of h skip locked
     loop
         exit when v_left <= 0;

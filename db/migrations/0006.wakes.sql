@@ -1,10 +1,11 @@
 -- Wakes: how far doorbells have rung, notify hooks and their outbox, and the ledger of stall nudges.
 
-alter table switchboard.queue_marks add column if not exists rung_from timestamptz not null default 'epoch';
-comment on column switchboard.queue_marks.rung_from is 'Doorbells look from here: what was created before has rung once, as far as is known (functions/doorbell).';
-
+-- First endpoints, then queue_marks: the order in which a claim beside this locks them.
 alter table switchboard.endpoints add column if not exists stalled_queues text[];
 comment on column switchboard.endpoints.stalled_queues is 'Queues that were nudged and have made no progress since: a claim in one of them notes it (functions/stall). NULL: none.';
+
+alter table switchboard.queue_marks add column if not exists rung_from timestamptz not null default 'epoch';
+comment on column switchboard.queue_marks.rung_from is 'Doorbells look from here: what was created before has rung once, as far as is known (functions/doorbell).';
 
 create table if not exists switchboard.notify_hooks (
     endpoint_id          uuid        not null references switchboard.endpoints (id),

@@ -1,4 +1,4 @@
--- functions/21_read: get_todo, list_todos, queue_counts, todo_history, pending_doorbell_todos.
+-- functions/21_read: get_todo, list_todos, queue_counts, todo_history, unsound_todos.
 select no_plan();
 select test.set_up(), test.stop_clock() \g /dev/null
 
@@ -74,43 +74,6 @@ select results_eq(format('select seq, attempt, owner, ended_at - claimed_at, out
     $$ values (1, 1, 'w1', interval '1 s', 'failed', 'failed', 'no luck'), (2, 2, 'w2', '60 s', 'lapsed', 'failed', null), (3, 1, 'w3', '1 s', 'done', 'done', 'fine') $$,
     'todo_history: one row an ended attempt, numbered on over a retry');
 select is_empty(format('select * from switchboard.todo_history(%L, %L)', e, i), 'no history of ' || n) from (values (test.b(), :'id', 'a foreign todo'), (test.a(), 'x', 'a malformed id'), (null, :'id', 'no endpoint')) v(e, i, n);
-
--- doorbells
-create function test.ringing(p_queues text[] default null, p_endpoint text default 'a') returns int[] language sql as $$
-    select coalesce(array_agg(m.n order by l.ordinality), '{}') from switchboard.pending_doorbell_todos(test.endpoint(p_endpoint), p_queues) with ordinality l join test.made m on m.id = l.id::text and m.situation = 'pending'
-$$;
-select is(test.ringing(), '{7,8,9}', 'pending_doorbell_todos: what is pending, oldest first');
-select is(test.ringing('{r}'), '{8}', 'of some queues');
-select is(test.ringing('{}'), '{}', 'of none');
-select is(test.ringing(p_endpoint => 'b'), '{}', 'of another endpoint');
-update switchboard.todos set trust_mode = 'open' where id::text = (select id from test.made where n = 8);
-select is(test.ringing(), '{7,9}', 'an open one rings nobody');
-select is((select id::text from switchboard.claim_next(test.a(), 'w', '{r}')), (select id from test.made where n = 8), 'and stays claimable by pull');
-update switchboard.todos set ring_attempts = 1, last_ringed_at = switchboard.now() where id::text in (select id from test.made);
-create table test.rings (n serial, after interval, rings boolean);
-do $$
-declare
-    v_id text := (select id from test.made where n = 7);
-    v_wait interval;
-begin
-    foreach v_wait in array '{5 min,20 min,1 h,6 h,6 h}'::interval[] loop
-        perform test.pass(v_wait - interval '1 s');
-        insert into test.rings (after, rings) select v_wait, 7 = any (test.ringing());
-        perform test.pass('1 s');
-        insert into test.rings (after, rings) select v_wait, 7 = any (test.ringing());
-        update switchboard.todos set ring_attempts = ring_attempts + 1, last_ringed_at = switchboard.now() where id::text = v_id;
-    end loop;
-    perform test.pass('30 d');
-    insert into test.rings (after, rings) select '30 d', 7 = any (test.ringing());
-end
-$$;
-select is((select array_agg(rings order by n) from test.rings), '{f,t,f,t,f,t,f,t,f,t,f}'::boolean[], 'it rings again after 5 min, 20 min, 1 h, 6 h, 6 h, then never');
-select test.create('a', 'inbox') as id \gset
-update switchboard.todos set ring_attempts = 6, last_ringed_at = switchboard.now() where id::text = :'id';
-select switchboard.claim(test.a(), :'id', 'w1') \g /dev/null
-select switchboard.release(test.a(), :'id', 'w1') \g /dev/null
-select is((select array_agg(id::text) from switchboard.pending_doorbell_todos(test.a(), '{inbox}')), array[:'id'], 'a todo that comes back to pending may ring at once');
-select is_empty(format('select * from switchboard.pending_doorbell_todos(%L)', e), 'no doorbells for ' || coalesce(quote_literal(e), 'NULL')) from unnest(array[null, 'x', test.unknown()]) e;
 
 -- what holds between the columns of a todo, and the function that tells when it does not
 select is_empty($$ select * from switchboard.unsound_todos() $$, 'no todo is unsound');

@@ -16,7 +16,7 @@ select is(test.situation(id), situation, 'a ' || situation || ' todo is left alo
 select is(test.heard('todo_ready'), (select array_agg(x order by x) from unnest(array[test.a() || ':q', test.b() || ':r']) x), 'it rings for what is pending again');
 select results_eq(format('select owner, outcome, state from switchboard.todo_history(%L, %L)', e, id), format($$ values ('w1', 'lapsed', %L) $$, s), 'the attempt ends as lapsed: ' || s) from (values (test.a(), :'lapsed', 'pending'), (test.a(), :'spent', 'failed')) v(e, id, s);
 select is_empty($$ select * from switchboard.reap_expired() $$, 'a second one finds nothing');
-select test.invalid(format('select * from switchboard.%s(%s)', f, l), 'limit', format('%s with a limit of %s', f, l)) from unnest('{reap_expired,requeue_due_retries,prune}'::text[]) f, unnest('{0,-1}'::int[]) l;
+select test.invalid(format('select * from switchboard.%s(%s)', f, l), 'limit', format('%s with a limit of %s', f, l)) from unnest('{reap_expired,requeue_due_retries,sweep_stalled,prune}'::text[]) f, unnest('{0,-1}'::int[]) l;
 
 -- fault 12: a lapsed one behind a thousand long leases
 select test.clear() \g /dev/null
@@ -57,6 +57,8 @@ select is(test.situation(:'mine'), 'pending', 'others are left alone');
 -- tick: each sweep at most once in 30 s
 update switchboard.sweeps set last_run_at = 'epoch';
 select is(switchboard.sweep_age(), null, 'no sweep has ever run: no age');
+select is(switchboard.sweep_names(), '{reap_expired,requeue_due_retries,retire_endpoints,sweep_stalled,settle_marks,fold_attempts,prune}', 'what lapsed and what is due goes before the nudges: what they name is pending');
+select set_eq('select name from switchboard.sweep_status()', $$ select unnest(switchboard.sweep_names()) $$, 'each has its row');
 select set_eq($$ select jsonb_object_keys(switchboard.tick()) $$, $$ select unnest(switchboard.sweep_names()) $$, 'a tick runs every sweep');
 select is(switchboard.tick(), '{}', 'fault 55: a second one runs none');
 select is(switchboard.sweep_age(), interval '0 s', 'the age of the last sweep');
@@ -76,7 +78,7 @@ select set_eq($$ select jsonb_object_keys(switchboard.tick()) $$, $$ select unne
 create function test.broken() returns trigger language plpgsql as $$ begin raise exception 'broken' using errcode = 'P0042'; end $$;
 create trigger broken before update on switchboard.todos for each row when (old.state = 'failed' and new.state = 'pending') execute function test.broken();
 select test.clear(), test.make('due'), test.make('lapsed') as lapsed, test.pass('1 h') \gset
-select is(switchboard.tick() - '{retire_endpoints,settle_marks,fold_attempts,prune}'::text[], '{"reap_expired": 1, "requeue_due_retries": "error P0042"}', 'a tick tells what failed, and goes on');
+select is(switchboard.tick() - '{retire_endpoints,sweep_stalled,settle_marks,fold_attempts,prune}'::text[], '{"reap_expired": 1, "requeue_due_retries": "error P0042"}', 'a tick tells what failed, and goes on');
 select is(test.situation(:'lapsed'), 'pending', 'the other sweep did its work');
 select is((select last_error from switchboard.sweep_status() where name = 'requeue_due_retries'), 'P0042', 'sweep_status names the error');
 drop trigger broken on switchboard.todos;

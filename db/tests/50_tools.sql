@@ -77,7 +77,9 @@ select is_empty($$ select * from switchboard.error_table() e where e.message ~ '
 -- what the shell adds
 select is((select shell from switchboard.tools() where name = 'create_webhook'), '{"secret": true, "ingest_url": true}', 'create_webhook: the shell adds a secret and a URL');
 select is((select shell from switchboard.tools() where name = 'rotate_webhook'), '{"secret": true, "ingest_url": true}', 'rotate_webhook, too');
-select is((select jsonb_object_agg(name, shell) from switchboard.tools() where name !~ '^(create|rotate)_webhook$'), (select jsonb_object_agg(name, '{}'::jsonb) from switchboard.tools() where name !~ '^(create|rotate)_webhook$'), 'the others need nothing');
+select is((select jsonb_object_agg(name, shell) from switchboard.tools() where name ~ 'hook$' and name !~ 'webhook$' and shell <> '{}'), '{"create_notify_hook": {"secret": true, "outbound_url": "url"}, "rotate_notify_hook": {"secret": true}}', 'create_notify_hook: a secret, and a look at the URL; rotate_notify_hook: a secret');
+select is((select shell from switchboard.tools() where name = 'claim_next'), '{"waits": true}', 'claim_next: the shell waits');
+select is((select jsonb_object_agg(name, shell) from switchboard.tools() where name !~ '^(claim_next|(create|rotate)_(webhook|notify_hook))$' and shell <> '{}'), null, 'the others need nothing');
 
 -- receivers and routes, as an agent has them
 select is(test.call(t, '{"webhook_id": "x", "source_type": "github", "target_queue": "q"}') -> 'error', test.call('no_such_tool') -> 'error', 'not granted: ' || t) from unnest('{create_webhook,list_webhooks,rotate_webhook,delete_webhook,add_webhook_route,list_webhook_routes,remove_webhook_route}'::text[]) t;
@@ -104,6 +106,33 @@ select is(test.code(test.call('remove_webhook_route', :'hook'::jsonb || '{"targe
 select is(test.call('delete_webhook', :'hook'), :'hook'::jsonb || '{"deleted": true}', 'delete_webhook');
 select is(test.call('list_webhooks'), '{"webhooks": []}', 'then there is none');
 select is((select array_agg(distinct actor) from switchboard.webhook_audit), '{agent:test-a}', 'done by the agent');
+
+-- notify hooks, as an agent has them
+update switchboard.endpoints set verbs = switchboard.default_verbs() where id::text = test.a();
+select is(test.call(t, '{"hook_id": "x", "url": "https://agent.example"}') -> 'error', test.call('no_such_tool') -> 'error', 'not granted: ' || t) from unnest('{create_notify_hook,list_notify_hooks,rotate_notify_hook,delete_notify_hook}'::text[]) t;
+update switchboard.endpoints set verbs = array(select name from switchboard.tools()) where id::text = test.a();
+select ok(test.call('create_notify_hook', a::jsonb, 'a', '{"sealed_secret": "aa"}') #>> '{error,code}' = c and coalesce(test.call('create_notify_hook', a::jsonb, 'a', '{"sealed_secret": "aa"}') #>> '{error,field}' = f, f is null), 'create_notify_hook refuses ' || n) from (values
+    ('{}', 'invalid_argument', 'url', 'no URL'), ('{"url": "agent.example"}', 'invalid_argument', 'url', 'one that is none'), ('{"url": 1}', 'invalid_argument', 'url', 'a number'), ('{"url": "https://agent.example", "queues": []}', 'invalid_argument', 'queues', 'no queue'),
+    ('{"url": "https://agent.example", "queues": "q"}', 'invalid_argument', 'queues', 'a text'), ('{"url": "https://agent.example", "queues": ["other"]}', 'forbidden', null, 'an ungranted queue'), ('{"url": "https://agent.example", "queues": ["quarantine"]}', 'forbidden', null, 'quarantine'),
+    ('{"url": "https://agent.example", "secret": "x"}', 'invalid_argument', 'secret', 'a secret of one''s own')) v(a, c, f, n);
+select test.call('create_notify_hook', '{"url": "https://agent.example/wake", "queues": ["r", "q"]}', 'a', '{"sealed_secret": "aa"}') as made \gset
+select (:'made'::jsonb - '{url,queues,signing_secret}'::text[]) as hook \gset
+select is(:'made'::jsonb - 'hook_id', '{"url": "https://agent.example/wake", "queues": ["q", "r"], "signing_secret": "$secret"}', 'create_notify_hook');
+select is(test.call('create_notify_hook', '{"url": "https://agent.example/all", "queues": null}', 'a', '{"sealed_secret": "aa"}') -> 'queues', 'null', 'queues null: all');
+select is((select sealed_secret from switchboard.notify_hooks where url ~ 'wake$'), '\xaa', 'what the shell sealed is stored');
+select is((select jsonb_agg(h - '{hook_id,created_at}'::text[] order by h ->> 'url' desc) from jsonb_array_elements(test.call('list_notify_hooks') -> 'hooks') h), '[{"url": "https://agent.example/wake", "queues": ["q", "r"], "enabled": true, "failures": 0, "waiting": 0}, {"url": "https://agent.example/all", "enabled": true, "failures": 0, "waiting": 0}]', 'list_notify_hooks: no secret, nothing empty');
+select ok(a @> (:'hook'::jsonb || '{"enabled": true, "signing_secret": "$secret"}') and a ? 'previous_valid_until', 'rotate_notify_hook') from test.call('rotate_notify_hook', :'hook', 'a', '{"sealed_secret": "bb"}') a;
+select is(test.code(test.call('rotate_notify_hook', :'hook')), 'invalid_argument', 'rotate_notify_hook without what the shell has sealed');
+select test.call('create_notify_hook', '{"url": "https://agent.example/more"}', 'a', '{"sealed_secret": "aa"}') from generate_series(1, 3) \g /dev/null
+select ok(a #>> '{error,code}' = 'ceiling_exceeded' and a #>> '{error,ceiling}' = '5', 'create_notify_hook at the ceiling') from test.call('create_notify_hook', '{"url": "https://agent.example"}', 'a', '{"sealed_secret": "aa"}') a;
+select is(test.call('delete_notify_hook', :'hook'), :'hook'::jsonb || '{"deleted": true}', 'delete_notify_hook');
+select is(test.code(test.call(t, :'hook'::jsonb || a, 'a', '{"sealed_secret": "aa"}')), c, t || ' of ' || n) from unnest('{rotate_notify_hook,delete_notify_hook}'::text[]) t, (values ('{}'::jsonb, 'not_found', 'one that is gone'), ('{"hook_id": "x"}', 'not_found', 'a malformed one'), ('{"hook_id": null}', 'invalid_argument', 'none'), ('{"hook_id": 1}', 'invalid_argument', 'a number')) v(a, c, n);
+
+-- waiting is the shell's: the database takes wait_seconds and answers at once
+select test.clear() \g /dev/null
+select is(test.call('claim_next', a::jsonb), '{"empty": true, "deferred": []}', 'claim_next with ' || a) from unnest(array['{"wait_seconds": 50}', '{"wait_seconds": 0}', '{"wait_seconds": null, "queues": ["q"]}']) a;
+select ok(a #>> '{error,code}' = 'invalid_argument' and a #>> '{error,field}' = 'wait_seconds', 'no wait_seconds: ' || x) from unnest('{"\"1\"",1.5,true,[],1e30}'::text[]) x, lateral test.call('claim_next', ('{"wait_seconds": ' || x || '}')::jsonb) a;
+select is((select input -> 'wait_seconds' from switchboard.tools() where name = 'claim_next'), '{"type": "integer", "minimum": 0, "maximum": 50}', 'the schema tells its range');
 
 -- a credential that is revoked never acts
 select switchboard.revoke_endpoint(test.a()) \g /dev/null

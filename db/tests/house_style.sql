@@ -17,7 +17,7 @@ select is_empty($$ select name from test.functions where proname not in ('clock'
 -- Pinning costs 2 us a call, 10 % of a claim and its end: the five that every call runs through are the owner's alone and name every
 -- object with its schema instead.
 select is_empty($$ select name from test.functions where proname in ('clock', 'as_uuid', 'scope', 'claim_terms', 'finish') and (prosecdef
-    or prosrc ~ '(from|join|into|update|perform) (todos|settings|endpoints|endpoint_logins|queue_marks|todo_attempts|refuse|check|wake)') $$,
+    or prosrc ~ '(from|join|into|update|perform) (todos|settings|endpoints|endpoint_logins|queue_marks|todo_attempts|notify_hooks|notify_deliveries|queue_stall_nudges|refuse|check|wake|post|note)') $$,
     'the five that do not pin it qualify what they name, and are no entry points');
 select is_empty($$ select f.name from test.functions f, aclexplode(coalesce(f.proacl, acldefault('f', f.proowner))) a where a.grantee = 0 and a.privilege_type = 'EXECUTE' $$,
     'no function is executable by PUBLIC');

@@ -1,4 +1,4 @@
--- What claims and owner transitions cost on a large table, in buffers, and by which index: EXPLAIN of the calls, and the statistics of the
+-- What claims, owner transitions and wakes cost on a large table, in buffers, and by which index: EXPLAIN of the calls, and the statistics of the
 -- indexes. Faults 1, 2, 61, 64; design.md, "Speed". Millions of rows and clients are bench/'s.
 select no_plan();
 select test.vend('a', (select id from switchboard.create_human('Ada')), (select array_agg('q' || n) from generate_series(1, 20) n)) \g /dev/null
@@ -110,6 +110,80 @@ select is(test.scans('todos_due') - :leases, 0::bigint, 'fault 64: never over th
 select cmp_ok(test.scans('todos_pkey') - :keys, '>=', 15 * 7::bigint, 'fault 64: by the primary key');
 select is((select count(*) from switchboard.todo_attempts), 15 * 6::bigint, 'fault 64: (and each of them did its work)');
 
+-- wakes: bells, the outbox and nudges on a large table
+truncate switchboard.todos, switchboard.todo_attempts cascade;
+update switchboard.queue_marks set pending_from = 'epoch', rung_from = 'epoch';
+select test.bulk('done', 60000, 20, p_age => '1 d'), test.bulk('pending', 50000, 19, p_age => '2 h'), test.bulk('pending', 50000, 5, 'ann', p_age => '3 h') \g /dev/null
+-- they have rung, three times and long ago
+update switchboard.todos set ring_attempts = 3, last_ringed_at = clock_timestamp() - interval '10 min' where state = 'pending';
+vacuum analyze switchboard.todos;
+insert into switchboard.todos (endpoint_id, id, created_at, queue, trust_mode, title) select test.a()::uuid, switchboard.new_id(clock_timestamp(), n), clock_timestamp(), 'q' || 1 + n % 20, 'sql', 'new' from generate_series(1, 2000) n;
+call test.measure('bell', 'take_doorbells(%1$L, 3, ''q1'')');
+call test.measure('bell, nothing new', 'take_doorbells(%1$L, 3, ''q20'')');
+update switchboard.todos set ring_attempts = 3, last_ringed_at = clock_timestamp() - interval '10 min' where state = 'pending' and ring_attempts = 0;
+vacuum switchboard.todos;
+call test.measure('bell, all has rung', 'take_doorbells(%1$L, 3, ''q1'')');
+call test.measure('the oldest, all has rung', 'take_doorbells(%1$L, 3)');
+call test.measure('attach', 'take_doorbells(%1$L, 3, null, true)');
+select test.within(name, l, 'take_doorbells') from (values ('bell', 200), ('bell, nothing new', 200), ('bell, all has rung', 200), ('the oldest, all has rung', 2500), ('attach', 400)) v(name, l);
+-- a mark that was lowered below 50,000 that have rung, as each release does: a look covers 2,000 of them, and goes on where it was
+update switchboard.queue_marks set rung_from = 'epoch' where queue = 'q1';
+update switchboard.todos set queue = 'q1' where state = 'pending' and assignee is null;
+vacuum analyze switchboard.todos;
+call test.measure('bell, a low mark', 'take_doorbells(%1$L, 3, ''q1'')');
+select test.within('bell, a low mark', 900, 'take_doorbells');
+
+-- nudges: nothing but the heads of the queues is looked at
+select test.notify_hook() \g /dev/null
+update switchboard.todos set queue = 'q' || 1 + floor(random() * 20) where state = 'pending' and assignee is null;
+vacuum analyze switchboard.todos;
+call test.measure('sweep', 'sweep_stalled()');  -- the first ones nudge, then nothing is due
+select is((select count(*) from switchboard.queue_stall_nudges), 20::bigint, '(20 queues are nudged)');
+delete from test.costs where name = 'sweep';
+call test.measure('sweep', 'sweep_stalled()');
+select test.within('sweep', 250, 'sweep_stalled over 20 stalled queues, 100,000 pending ones and 50,000 assigned to one');
+update switchboard.todos set trust_mode = 'open' where state = 'pending' and assignee is null and queue = 'q1';
+delete from switchboard.queue_stall_nudges where queue = 'q1';
+vacuum analyze switchboard.todos;
+call test.measure('sweep, open', 'sweep_stalled()');
+select test.within('sweep, open', 3000, 'sweep_stalled with 2,500 open ones at a head');
+call test.measure('claim', 'claim_next(%1$L, ''w'', ''{q2}'')');
+select test.within('claim', 44, 'claim_next in a queue that was nudged');
+select is((select array_agg(proname::text order by proname) from pg_proc where pronamespace = 'switchboard'::regnamespace and 'jit=off' = any (proconfig)), '{sweep_stalled,tick}', 'sweeps are not compiled: it would take longer than they do');
+
+-- the outbox: 10,000 calls wait, 50,000 have ended
+select switchboard.post_wakes(test.a()::uuid, 'q3', array(select id from switchboard.todos where state = 'pending' order by id limit 10000), 'created') \g /dev/null
+insert into switchboard.notify_deliveries (endpoint_id, id, hook_id, todo_id, queue, reason, attempts, ended_at, outcome)
+    select h.endpoint_id, switchboard.new_id(clock_timestamp() - interval '1 d', n % 10000), h.id, gen_random_uuid(), 'q1', 'created', 1, now(), 'delivered' from switchboard.notify_hooks h, generate_series(1, 50000) n;
+vacuum analyze switchboard.notify_deliveries;
+update switchboard.notify_hooks set quota_full_at = 'epoch';
+create procedure test.measure_calls() language plpgsql as $$
+declare
+    v_costs int[] := '{}';
+begin
+    for n in 1..15 loop
+        update switchboard.notify_hooks set quota_full_at = 'epoch';
+        v_costs := v_costs || (test.plan_of('select switchboard.take_deliveries(20)') ->> 'buffers')::int;
+        commit;
+    end loop;
+    insert into test.costs select 'take 20', min(c) from unnest(v_costs[7:]) c;
+    insert into test.held (id) select id::text from switchboard.notify_deliveries where attempts = 1 and due_at is not null limit 100;
+    commit;
+end
+$$;
+truncate test.held;
+call test.measure_calls();
+call test.measure('take, no quota', 'take_deliveries(20)');
+call test.measure('settle', 'settle_delivery(%1$L, %2$L, 1, ''2xx'')');
+update switchboard.notify_deliveries set due_at = null, ended_at = now(), outcome = 'moot' where due_at is not null;
+vacuum switchboard.notify_deliveries;
+update switchboard.notify_hooks set quota_full_at = 'epoch';
+call test.measure('take, nothing due', 'take_deliveries(20)');
+call test.measure('prune', 'prune()');
+select test.within(name, l, what) from (values ('take 20', 900, 'take_deliveries among 10,000 that wait and 50,000 that ended'), ('take, no quota', 30, 'take_deliveries when the quota is used up'), ('settle', 60, 'settle_delivery'), ('take, nothing due', 30, 'take_deliveries with nothing due'), ('prune', 1000, 'prune with nothing to delete')) v(name, l, what);
+delete from switchboard.notify_hooks;
+update switchboard.endpoints set stalled_queues = null;
+
 -- reading: lists of the few among the many
 truncate switchboard.todos, switchboard.todo_attempts cascade;
 select test.bulk('done', 60000, 20, p_age => '1 d'), test.bulk('failed', 3, 1) \g /dev/null
@@ -121,6 +195,9 @@ call test.measure('list queue', 'list_todos(%1$L, ''q1'')');
 call test.measure('counts', 'queue_counts(%1$L)');
 call test.measure('get', 'get_todo(%1$L, %2$L)');
 call test.measure('create', 'create_todo(%1$L, ''q1'', ''t'', p_idempotency_key => gen_random_uuid()::text)');
-select test.within(name, l, what) from (values ('list failed', 150, 'list_todos of 3 failed ones among 60,000'), ('list queue', 300, 'list_todos of one queue'), ('counts', 300, 'queue_counts'), ('get', 12, 'get_todo'), ('create', 45, 'create_todo with a key')) v(name, l, what);
+call test.measure('create 100', 'create_todos(%1$L, (select jsonb_agg(jsonb_build_object(''queue'', ''q1'', ''title'', ''t'')) from generate_series(1, 100)))');
+select test.notify_hook('a', '{q1}'), test.notify_hook('a', '{q2}') \g /dev/null
+call test.measure('create, called for', 'create_todo(%1$L, ''q1'', ''t'', p_idempotency_key => gen_random_uuid()::text)');
+select test.within(name, l, what) from (values ('list failed', 150, 'list_todos of 3 failed ones among 60,000'), ('list queue', 300, 'list_todos of one queue'), ('counts', 300, 'queue_counts'), ('get', 12, 'get_todo'), ('create', 20, 'create_todo with a key, one buffer more than without hooks'), ('create 100', 1200, 'create_todos of 100'), ('create, called for', 50, 'create_todo with a hook')) v(name, l, what);
 
 select * from finish();

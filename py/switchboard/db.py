@@ -30,7 +30,7 @@ APPLICATION_NAME = "switchboard"
 CONNECT_SECONDS = 5
 START_UP = (
     r"-c default_transaction_isolation=read\ committed -c statement_timeout=10s -c lock_timeout=5s "
-    "-c idle_in_transaction_session_timeout=60s"
+    "-c idle_in_transaction_session_timeout=60s -c jit=off"
 )
 WAITERS_PER_CONNECTION = 50
 TRIES = 3

@@ -19,14 +19,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import anyio
 import httpx2
 import psycopg
-from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
 
 from switchboard import demo, embedded
 from switchboard.cli_database import Operator, operate
@@ -41,6 +39,8 @@ from switchboard.signing import sign
 
 SLUG, QUEUE = "lane", "lane-l"
 SECONDS = 30.0  # that anything may take
+VERSION = "2025-11-25"
+CLIENT = {"name": "consumer", "version": "1"}
 QUIET_HOURS = (1, 6, 24, 24 * 7)
 
 
@@ -82,9 +82,8 @@ class Launcher:
         except Exception as error:
             self.failed.append(error)
         else:
+            self._busy.release()  # before anybody is told: the next one may start
             self.results.append(result)
-        finally:
-            self._busy.release()
 
 
 @dataclass
@@ -104,18 +103,17 @@ class Stage:
     now: datetime
 
     def move(self, step: timedelta) -> None:
-        """Move the clock, and return when the stall sweep has run at its new time."""
+        """Move the clock for everybody, the server, too."""
         self.now += step
-        self.set_clock()
-        self.operator.value("select switchboard.tick()")  # as pg_cron does, or the server itself
-        wait(lambda: self._swept_at() >= self.now, "the sweep")
-        wait(lambda: self.waiting() == 0, "the calls")
-
-    def set_clock(self) -> None:
-        """Have it stand at ``now``, for the server, too."""
         self.owner.execute(
             "update switchboard.settings set is_test = true, test_now = %s", [self.now]
         )
+
+    def sweep(self) -> None:
+        """Have the sweeps run, as pg_cron does or the server itself, and the calls made."""
+        self.operator.value("select switchboard.tick()")
+        wait(lambda: self._swept_at() == self.now, "the sweep")
+        wait(lambda: self.waiting() == 0, "the calls")
 
     def pending(self) -> int:
         """How many todos are pending in the queue."""
@@ -177,10 +175,11 @@ def run(say: demo.Say) -> list[str]:
                 step(f"   serving {facts['url']}; its clock stands at {stage.now:%H:%M:%S}")
                 made = _furnish(folder, stage, f"http://127.0.0.1:{port}/wake")
                 launcher.secret = made["hook_secret"]
-                consumer.url, consumer.credential = facts["url"], made["credential"]
+                consumer.url = f"{facts['url']}/mcp/{SLUG}"
+                consumer.credential = made["credential"]
                 step(f"2. Endpoint {SLUG}, queue {QUEUE}. A hook starts a consumer that takes one")
                 _play({**facts, **made}, stage, consumer, step)
-                step("7. It held. Stopping …")
+                step("   It held. Stopping …")
     return told
 
 
@@ -189,70 +188,95 @@ def _play(facts: dict[str, Any], stage: Stage, consumer: Consumer, step: demo.Sa
     name, body = demo.payload()
     for _ in range(3):
         demo.send(facts, body)
-        stage.now += timedelta(seconds=1)
-        stage.set_clock()
+        stage.move(timedelta(seconds=1))
     wait(lambda: len(launcher.reasons) == 3 and stage.waiting() == 0, "the three calls")
-    step(f"3. Sent {name} three times: three todos, three calls, all answered")
-    consumer.may_end.set()
-    _consumed(stage, 1)
+    step(f"3. Sent {name} three times: three todos, and a call for each")
+    _consume(stage, consumer)
     _expect("calls", launcher.reasons, ["created"] * 3)
     _expect("todos left", stage.pending(), 2)
-    step(f"   The first call started a consumer: it {launcher.results[0]}, and exited")
-    step("   The other two came while it was busy, and started nothing. Left: 2 todos, no call")
+    step(f"   The first call started a consumer. It {launcher.results[0]}")
+    step("   The other two calls came while it ran, and started nothing. Left: 2 todos, no call")
     stage.move(timedelta(minutes=4))
+    stage.sweep()
     _expect("calls", len(launcher.reasons), 3)
-    step("4. 4 minutes later: nothing came in, nobody was called")
-    for number, (minutes, text) in enumerate(((1, "1 minute"), (0.5, "30 seconds")), start=2):
-        stage.move(timedelta(minutes=minutes))
-        _consumed(stage, number)
-        _expect("calls", launcher.reasons[number + 1 :], ["stalled"])
-        _expect("todos left", stage.pending(), 3 - number)
-        step(f"{number + 3}. {text} later: a nudge. The next consumer {launcher.results[-1]}")
+    step("4. 4 minutes later nothing has come in, and nobody was called")
+    for seconds, left in ((60, 1), (30, 0)):
+        stage.move(timedelta(seconds=seconds))
+        stage.sweep()
+        _expect("calls", launcher.reasons[5 - left - 1 :], ["stalled"])
+        _consume(stage, consumer)
+        _expect("todos left", stage.pending(), left)
+        step(f"{6 - left}. {seconds} seconds later the queue is nudged, and a consumer started")
+        step(f"   It {launcher.results[-1]}. Left: {left}")
     for hours in QUIET_HOURS:
         stage.move(timedelta(hours=hours))
+        stage.sweep()
     _expect("calls in the week after", len(launcher.reasons), 5)
     _expect("entries in the nudge ledger", stage.ledger(), 0)
-    step("   The queue is empty. A week later: no further call, and the ledger is empty")
+    step("7. A week later: no further call, and the nudge ledger is empty")
+
+
+def _consume(stage: Stage, consumer: Consumer) -> None:
+    """Let the consumer that was started do its work, a second after it was called."""
+    launcher = stage.launcher
+    expected = len(launcher.results) + 1
+    stage.move(timedelta(seconds=1))
+    consumer.turns.release()
+    wait(lambda: launcher.failed or len(launcher.results) == expected, f"consumer {expected}")
+    if launcher.failed:
+        raise launcher.failed[0]
 
 
 @dataclass
 class Consumer:
-    """What is started: an agent that claims one todo over MCP, completes it, and is gone.
+    """What is started: it claims one todo over MCP, completes it, and is gone.
+
+    It opens no stream, as one that is started for one todo: no doorbell rings for it.
 
     Attributes:
-        url, credential: of the server and the endpoint.
-        may_end: the first one's work takes until then.
+        url, credential: of the endpoint.
+        turns: one for each that may begin; it takes its time, and the clock stands still.
     """
 
     url: str = ""
     credential: str = ""
-    may_end: threading.Event = field(default_factory=threading.Event)
+    turns: threading.Semaphore = field(default_factory=partial(threading.Semaphore, 0))
 
     def work(self, todo_id: str) -> str:
         """Do it; what it did."""
-        with demo.failures_named("a consumer's session"):
-            return anyio.run(self._work, todo_id)
+        if not self.turns.acquire(timeout=SECONDS):
+            raise Problem("internal", "A consumer was started and never had its turn.")
+        headers = {
+            "Authorization": f"Bearer {self.credential}",
+            "Accept": "application/json, text/event-stream",
+        }
+        with httpx2.Client(headers=headers, timeout=SECONDS, trust_env=False) as http:
+            hello = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": CLIENT}
+            started = self._send(http, "initialize", hello, id=1)
+            http.headers["Mcp-Session-Id"] = started.headers["mcp-session-id"]
+            http.headers["Mcp-Protocol-Version"] = VERSION
+            self._send(http, "notifications/initialized")
+            todo = self._call(http, "claim", {"id": todo_id})["todo"]
+            self._call(http, "complete", {"id": todo_id, "lease_token": todo["lease_token"]})
+            http.delete(self.url)
+        return f"claimed todo {todo_id}, completed it and exited"
 
-    async def _work(self, todo_id: str) -> str:
-        headers = {"Authorization": f"Bearer {self.credential}"}
-        async with (
-            httpx2.AsyncClient(headers=headers, timeout=30, trust_env=False) as http,
-            Client(streamable_http_client(f"{self.url}/mcp/{SLUG}", http_client=http)) as client,
-        ):
-            claimed = (await demo.call(client, "claim", {"id": todo_id}))["todo"]
-            if not await anyio.to_thread.run_sync(self.may_end.wait, SECONDS):
-                raise Problem("internal", "The other calls did not come.")
-            held = {"id": todo_id, "lease_token": claimed["lease_token"]}
-            await demo.call(client, "complete", held)
-        return f"claimed and completed {todo_id}"
+    def _call(self, http: httpx2.Client, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        asked = {"name": tool, "arguments": arguments}
+        result = self._send(http, "tools/call", asked, id=2).json()["result"]
+        if result["isError"]:
+            raise Problem("internal", f"{tool} was refused: {result['structuredContent']}")
+        content: dict[str, Any] = result["structuredContent"]
+        return content
 
-
-def _consumed(stage: Stage, number: int) -> None:
-    """Wait until so many consumers have done their work."""
-    launcher = stage.launcher
-    wait(lambda: launcher.failed or len(launcher.results) == number, f"consumer {number}")
-    if launcher.failed:
-        raise launcher.failed[0]
+    def _send(
+        self, http: httpx2.Client, method: str, params: Any = None, **more: int
+    ) -> httpx2.Response:
+        message = {"jsonrpc": "2.0", "method": method, "params": params or {}, **more}
+        answer = http.post(self.url, json=message)
+        if not answer.is_success:
+            raise Problem("internal", f"{method} was answered {answer.status_code}: {answer.text}")
+        return answer
 
 
 def _furnish(folder: DataFolder, stage: Stage, url: str) -> dict[str, Any]:
@@ -286,7 +310,7 @@ def _staged(folder: DataFolder, launcher: Launcher) -> Iterator[Stage]:
     ):
         now: datetime = operator.value("select switchboard.now()")
         stage = Stage(owner, operator, launcher, now)
-        stage.set_clock()
+        stage.move(timedelta())
         yield stage
 
 
@@ -295,7 +319,7 @@ def _serving(launcher: Launcher) -> Iterator[int]:
     """Have the launcher answer on a free port of loopback."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802 (the library's name)
+        def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers["content-length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
             taken = launcher.take(headers, json.loads(raw), raw)

@@ -33,7 +33,7 @@ from switchboard.guard import problem_response
 from switchboard.jsonrpc import SESSION_HEADER
 from switchboard.limits import RateLimit, read_body
 from switchboard.stream import Stream
-from switchboard.waiting import Line
+from switchboard.waiting import ARGUMENT, Line
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -78,12 +78,10 @@ def build_server(toolbox: Toolbox) -> Server[Any]:
         return types.ListToolsResult.model_validate({"tools": _caller(ctx).tools})
 
     async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> HandlerResult:
+        state, arguments = _state(ctx), params.arguments or {}
         # Between execute and commit nothing may cut in; calls that wait see to that themselves.
-        waits = _caller(ctx).shell.get(params.name, {}).get("waits", False)
-        with anyio.CancelScope(shield=not waits):
-            outcome = await toolbox.call(
-                _state(ctx)["line"], params.name, params.arguments or {}, _state(ctx)["text"]
-            )
+        with anyio.CancelScope(shield=not arguments.get(ARGUMENT)):
+            outcome = await toolbox.call(state["line"], params.name, arguments, state["text"])
         if outcome.code == "unknown_tool":
             raise MCPError(types.INVALID_PARAMS, outcome.message)
         return types.CallToolResult(

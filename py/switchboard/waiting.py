@@ -246,15 +246,17 @@ class Waiting:
         finally:
             del waiters[waiter]
             if waiters:
-                self._wake(endpoint_id, waiter.looking | waiter.notes)
+                # Who looks already passes it on in turn; only if nobody does, a sleeper is woken.
+                self._wake(endpoint_id, waiter.looking | waiter.notes, asleep=False)
             else:
                 del self._waiters[endpoint_id]
 
-    def _wake(self, endpoint_id: str, queues: Iterable[str]) -> None:
+    def _wake(self, endpoint_id: str, queues: Iterable[str], *, asleep: bool = True) -> None:
+        """Tell the first that covers each queue and sleeps, or does not; else the first."""
         for queue in queues:
             covering = [w for w in self._waiters.get(endpoint_id, ()) if w.covers(queue)]
             if covering:
-                chosen = next((w for w in covering if w.asleep), covering[0])
+                chosen = next((w for w in covering if w.asleep is asleep), covering[0])
                 chosen.notes.add(queue)
                 chosen.stir()
 

@@ -7,16 +7,32 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
 from conftest import Endpoint, RawSession, Served, until
 
+LISTENERS = (
+    "select pid from pg_stat_activity where datname = current_database()"
+    " and application_name = 'switchboard' and state = 'idle'"
+    " and (query ~* '^(un)?listen' or query = 'select 1')"
+)
+
 
 class Ears:
-    """A session with its stream open, and the bells that came on it."""
+    """A session with its stream open, and the bells that came on it.
 
-    def __init__(self, served: Served, endpoint: Endpoint) -> None:
+    Args:
+        served: where.
+        endpoint: whose.
+        told: called with the todo of each bell.
+    """
+
+    def __init__(
+        self, served: Served, endpoint: Endpoint, told: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.told = told
         self.session = RawSession(served.url, endpoint)
         self.bells: list[dict[str, Any]] = []
         self.at: dict[str, float] = {}
@@ -38,8 +54,10 @@ class Ears:
                 if line.startswith("data: "):
                     message = json.loads(line.removeprefix("data: "))
                     assert message["method"] == "notifications/claude/channel"
-                    self.at[message["params"]["meta"]["todo_id"]] = time.monotonic()
+                    todo = message["params"]["meta"]["todo_id"]
+                    self.at[todo] = time.monotonic()
                     self.bells.append(message["params"])
+                    self.told(todo)
 
     @property
     def ids(self) -> list[str]:
@@ -82,3 +100,9 @@ class Stuck:
     def close(self) -> None:
         self.socket.close()
         self.session.http.close()
+
+
+def listener_pid(db: Any) -> int | None:
+    """The backend of a gateway's connection that listens."""
+    rows = db.rows(LISTENERS)
+    return rows[0]["pid"] if rows else None

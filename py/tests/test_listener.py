@@ -38,6 +38,34 @@ async def test_a_note_is_passed_on_and_starting_counts_as_a_change(db) -> None:
 
 
 @pytest.mark.anyio
+async def test_each_channel_has_a_callback_of_its_own(db) -> None:
+    ready, outbox = asyncio.Queue[str | None](), asyncio.Queue[str | None]()
+    others = {READY: ready.put_nowait, OUTBOX: outbox.put_nowait}
+    async with listening(db.dsn, **others) as (_, heard):
+        assert [await next_of(queue) for queue in (heard, ready, outbox)] == [None] * 3
+        db.rows("select pg_notify('switchboard_outbox', ''), pg_notify('todo_ready', 'e:q')")
+        assert [await next_of(queue) for queue in (ready, outbox)] == ["e:q", ""]
+        assert (heard.empty(), ready.empty(), outbox.empty()) == (True, True, True)
+
+
+@pytest.mark.anyio
+async def test_a_callback_that_fails_stops_neither_the_others_nor_itself(db, caplog) -> None:
+    ready = asyncio.Queue[str | None]()
+
+    def fail(note: str | None) -> None:
+        ready.put_nowait(note)
+        raise ValueError(note)
+
+    async with listening(db.dsn, **{READY: fail}) as (listener, heard):
+        assert [await next_of(queue) for queue in (heard, ready)] == [None, None]
+        db.rows("select pg_notify('todo_ready', 'a:b')")
+        db.rows("select pg_notify('todo_ready', 'c:d')")
+        assert [await next_of(ready) for _ in range(2)] == ["a:b", "c:d"]
+        assert listener.state == "listening"
+    assert "a note on todo_ready was not dealt with" in caplog.text
+
+
+@pytest.mark.anyio
 async def test_fault_33_a_killed_connection_is_made_again_and_everything_rechecked(db) -> None:
     async with listening(db.dsn) as (listener, heard):
         await next_of(heard)
@@ -77,9 +105,13 @@ async def test_a_pooler_that_delivers_nothing_is_noticed(db, monkeypatch, caplog
         return await execute(self, "select 1" if "listen" in str(query) else query, *args, **kwargs)
 
     monkeypatch.setattr(psycopg.AsyncConnection, "execute", swallow)
-    async with listening(db.dsn) as (listener, heard):
+    monkeypatch.setattr(module, "DEAF_SECONDS", 0.05)
+    ready = asyncio.Queue[str | None]()
+    async with listening(db.dsn, **{READY: ready.put_nowait}) as (listener, heard):
         assert await next_of(heard) is None
         assert listener.state == "deaf"
+        assert [await next_of(ready) for _ in range(5)] == [None] * 5, "whoever waits looks"
+        assert heard.empty(), "what changed is looked for anyway"
     assert "SWITCHBOARD_LISTEN_URL" in caplog.text
 
 

@@ -57,3 +57,37 @@ def test_the_typescript_client_drains_the_queue(served, db, packages: Path, kind
     }
     row = db.row("select state::text, result from switchboard.todos where id = %s", todo)
     assert row == {"state": "done", "result": {"by": kind}}
+
+
+@pytest.mark.parametrize("kind", ["sdk", "client", "client-auto"])
+def test_the_typescript_client_is_rung_and_waits(
+    served, db, until, packages: Path, kind: str
+) -> None:
+    alpha = db.vend("alpha")
+    served.wait_listening()
+    with subprocess.Popen(
+        ["node", "ring.mjs", kind, f"{served.url}/mcp/alpha", alpha.credential],
+        cwd=packages, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as client:  # fmt: skip
+        try:
+            until(served.app.state.sessions.streams, "its stream is open", 30)
+            todo = db.create(alpha, "for you")
+            until(lambda: len(served.app.state.waiting) == 1, "it waits", 30)
+            db.create(alpha, "one more")
+            output, errors = client.communicate(timeout=30)
+        finally:
+            client.kill()
+    assert client.returncode == 0, errors
+    assert json.loads(output) == {
+        "kind": kind,
+        "capability": {"claude/channel": {}},
+        "bell": {
+            "method": "notifications/claude/channel",
+            "params": {
+                "content": "Todo ready on queue inbox: for you",
+                "meta": {"todo_id": todo, "queue": "inbox"},
+            },
+        },
+        "claimed": "for you",
+        "pulled": "one more",
+    }

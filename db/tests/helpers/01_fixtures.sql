@@ -42,16 +42,16 @@ create function test.human(p_name text) returns uuid language sql stable as $$ s
 -- No todo left: the endpoints as they were vended.
 create function test.clear() returns void language plpgsql as $$
 begin
-    truncate switchboard.todos, switchboard.todo_attempts cascade;
-    update switchboard.queue_marks set pending_from = 'epoch';
-    update switchboard.endpoints set due_from = 'epoch';
+    truncate switchboard.todos, switchboard.todo_attempts, switchboard.notify_deliveries, switchboard.queue_stall_nudges cascade;
+    update switchboard.queue_marks set pending_from = 'epoch', rung_from = 'epoch';
+    update switchboard.endpoints set due_from = 'epoch', stalled_queues = null;
 end
 $$;
 
 -- The empty database again, for isolation specs: theirs share one.
 create function test.tear_down() returns void language plpgsql as $$
 begin
-    truncate switchboard.humans, test.endpoints, switchboard.todo_attempts, switchboard.delivery_totals cascade;
+    truncate switchboard.humans, test.endpoints, switchboard.todo_attempts, switchboard.delivery_totals, switchboard.notify_totals cascade;
     update switchboard.sweeps set last_run_at = 'epoch';
 end
 $$;
