@@ -152,6 +152,7 @@ begin
     if not found or not is_active(v_endpoint.revoked_at, v_endpoint.expires_at, v_now) or p_queue <> all (v_endpoint.queues) then
         return;
     end if;
+    perform set_config('synchronous_commit', 'off', true);  -- a mark that a crash loses rings once more; until the commit, claims pass these todos by
     v_ids := case when p_queue is null then array(select t.id from ringing(v_endpoint, v_endpoint.queues, v_now, v_limit, coalesce(p_attach, false)) t)
                   else unrung(v_endpoint, p_queue, v_now, v_limit) end;
     return query

@@ -63,9 +63,9 @@ def connection_of(scope: Mapping[str, Any]) -> BoundedProtocol | None:
     return connection
 
 
-def _too_large() -> bytes:
-    text = f"The head of the request is larger than {HEAD_BYTES} bytes. Send less."
-    body = json.dumps({"limit": HEAD_BYTES, "error": text, "code": "too_large"}).encode()
+def _refusal(status: str, code: str, text: str, **details: int) -> bytes:
+    """An answer of the product's form, for what never becomes a request."""
+    body = json.dumps({**details, "error": text, "code": code}).encode()
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
@@ -74,8 +74,12 @@ def _too_large() -> bytes:
         *DEFAULT_HEADERS,
     ]
     lines = [b"%s: %s" % pair for pair in headers]
-    status = b"HTTP/1.1 431 Request Header Fields Too Large"
-    return b"\r\n".join([status, *lines, b"", body])
+    return b"\r\n".join([f"HTTP/1.1 {status}".encode(), *lines, b"", body])
+
+
+def _too_large() -> bytes:
+    text = f"The head of the request is larger than {HEAD_BYTES} bytes. Send less."
+    return _refusal("431 Request Header Fields Too Large", "too_large", text, limit=HEAD_BYTES)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -121,6 +125,12 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._head_bytes += len(piece)
         if self._deadline is None and not self._is_answering():
             self._close_in(HEAD_SECONDS)
+
+    def send_400_response(self, msg: str) -> None:
+        """What the parser refuses: an unknown method, a NUL in a header, raw bytes in the path."""
+        text = "This is not a well-formed HTTP request. Correct it and send it again."
+        self.transport.write(_refusal("400 Bad Request", "invalid_argument", text))
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         """A head begins: at the beginning of the piece, or behind the end of another message."""

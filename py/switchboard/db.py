@@ -56,7 +56,11 @@ RECEIVE_DELIVERY: LiteralString = (
 )
 TAKE_DELIVERIES: LiteralString = "select switchboard.take_deliveries(%s, %s)"
 SETTLE_DELIVERY: LiteralString = "select switchboard.settle_delivery(%s, %s, %s, %s, %s)"
-DOORBELLS: LiteralString = "select switchboard.doorbells(%s, %s, %s, %s)"
+# A mark that a crash of the database loses rings once more: no bell waits for the disk.
+DOORBELLS: LiteralString = (
+    "select switchboard.doorbells(%s, %s, %s, %s)"
+    " from set_config('synchronous_commit', 'off', true)"
+)
 RETURN_DOORBELLS: LiteralString = "select switchboard.return_doorbells(%s, %s::text[])"
 RELEASE: LiteralString = "select switchboard.release(%s, %s, %s, %s)::text"
 COUNT_DELIVERIES: LiteralString = "select switchboard.count_deliveries(%s::jsonb)"

@@ -274,7 +274,8 @@ def test_what_is_sent_looks_like_on_the_page(
     said = {line.split(": ")[0].lower(): line.split(": ")[1] for line in head[1:]}
     assert said.keys() <= call.headers.keys()
     for name in ("webhook-id", "webhook-timestamp", "webhook-signature", "content-type"):
-        assert re.sub(r"\w", "x", call.headers[name])[:6] == re.sub(r"\w", "x", said[name])[:6]
+        sent, shown = (re.sub(r"[\w/+]", "x", text) for text in (call.headers[name], said[name]))
+        assert sent[:6] == shown[:6]
         assert len(call.headers[name]) == len(said[name])
 
 

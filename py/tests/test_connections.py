@@ -143,3 +143,14 @@ def test_every_server_has_the_bounds(served) -> None:
     config = served.server.config
     assert config.http_protocol_class is BoundedProtocol
     assert config.limit_concurrency == allowed(served.settings)
+
+
+@pytest.mark.parametrize(
+    "text", [b"FETCH / HTTP/1.1\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n", b"\x00"]
+)
+def test_what_is_no_request_is_answered_in_the_form_of_every_error(served, text: bytes) -> None:
+    with connect(served) as connection:
+        connection.sendall(text)
+        status, raw = answer(connection)
+    assert status == 400
+    assert json.loads(raw.partition(b"\r\n\r\n")[2])["code"] == "invalid_argument"

@@ -861,6 +861,7 @@ def test_a_nudge_comes_once_and_rings_nobody(
         older.execute("listen todo_ready")
         clock(db, 300)
         until(lambda: len(receiver.of(todo)) == 2, "the nudge comes")
+        until(lambda: all(row["outcome"] for row in outbox(db)), "it is settled")
         clock(db, 330)
         sees(alpha, db, receiver)
         notes = [note.payload for note in older.notifies(timeout=0.1)]

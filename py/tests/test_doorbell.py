@@ -18,6 +18,8 @@ from mcp import Client
 from mcp.client.extension import ClientExtension, NotificationBinding
 from mcp.client.streamable_http import streamable_http_client
 
+from switchboard.auth import Authenticator
+from switchboard.db import DOORBELLS, Database
 from switchboard.doorbell import BATCH, Doorbell
 from switchboard.stream import DOUBTFUL_SECONDS, LATE_SECONDS, Stream
 
@@ -160,21 +162,36 @@ def test_a_batch_rings_for_each_of_its_todos(served, db, attach, until) -> None:
 # -- sessions and streams that end
 
 
-def test_fault_45_bells_stop_with_the_stream(served, db, attach, until) -> None:
+def test_fault_45_bells_stop_with_the_stream(served, db, attach, until, monkeypatch) -> None:
     alpha = db.vend("alpha")
     served.wait_listening()
     ears = attach(served, alpha)
     ears.hears(db.create(alpha, "heard"))
     ears.close()
     until(lambda: not served.app.state.sessions.streams(), "the stream ends")
+    value, asked = Database.value, []
+
+    async def count(self, query, params=(), **kwargs):
+        asked.append((query, *params[:1]))
+        return await value(self, query, params, **kwargs)
+
+    monkeypatch.setattr(Database, "value", count)
     todo = db.create(alpha, "not heard")
     sentinel = attach(served, beta := db.vend("beta"))
     sentinel.hears(db.create(beta, "the note after it was dealt with"))
-    assert db.value(RINGS, todo) == 0, "it was not marked as rung for nobody"
+    assert (DOORBELLS, alpha.id) not in asked, "nothing is marked as rung for nobody"
+    assert db.value(RINGS, todo) == 0
     attach(served, alpha).hears(todo)
 
 
-def test_fault_45_a_revoked_credential_is_not_rung(served, db, attach, until) -> None:
+def test_fault_45_a_revoked_credential_is_not_rung(served, db, attach, until, monkeypatch) -> None:
+    still_valid = Authenticator.still_valid
+
+    async def slow(self, keys):  # slower than the bell
+        await asyncio.sleep(0.3)
+        return await still_valid(self, keys)
+
+    monkeypatch.setattr(Authenticator, "still_valid", slow)
     alpha = db.vend("alpha")
     served.wait_listening()
     old = attach(served, alpha)
@@ -248,14 +265,19 @@ def test_fault_48_a_session_that_takes_nothing_for_long_is_ended(
 # -- what is not heard
 
 
-def test_fault_33_what_was_missed_while_nobody_listened_rings(served, db, attach, until) -> None:
+def test_fault_33_what_was_missed_while_nobody_listened_rings(
+    served, db, attach, monkeypatch
+) -> None:
+    monkeypatch.setattr("switchboard.listener.FIRST_PAUSE", 2.0)
     alpha = db.vend("alpha", ("inbox", "other"))
     served.wait_listening()
     ears = attach(served, alpha)
     ears.hears(db.create(alpha, "before"))
     before = listener_pid(db)
     db.rows("select pg_terminate_backend(%s, 5000)", before)
-    for todo in [db.create(alpha, "missed", queue) for queue in ("inbox", "other") * 9]:
+    missed = [db.create(alpha, "missed", queue) for queue in ("inbox", "other") * 9]
+    assert listener_pid(db) is None
+    for todo in missed:
         ears.hears(todo, 5)
     assert listener_pid(db) not in (None, before)
     ears.hears(db.create(alpha, "after"))
@@ -268,7 +290,7 @@ def test_fault_35_a_listener_stuck_in_a_transaction_holds_up_no_create(served, d
     with psycopg.connect(db.dsn) as stuck:
         stuck.execute("listen todo_ready")
         stuck.commit()
-        stuck.execute("select 1")  # and stays in this transaction
+        stuck.execute("select count(*) from switchboard.todos")  # and stays in this transaction
         began = time.monotonic()
         for number in range(50):
             todo = db.create(alpha, f"number {number}")

@@ -297,3 +297,37 @@ def test_fault_16_an_idle_claimer_holds_up_nobody(
         assert not [count for count in swept.values() if isinstance(count, str)], swept
         idle.rows("rollback")
         assert other.row(one, endpoint.id, queues)["id"] == made[0]
+
+
+def test_a_doorbell_never_makes_a_claim_miss_what_is_there(db: Any, database: str) -> None:
+    """It locks what it marks; a claim that comes then has to look again."""
+    endpoint = db.vend("a")
+    create = "select id from switchboard.create_todo(%s, 'inbox', 't', p_max_attempts => 100)"
+    todos = [str(db.value(create, endpoint.id)) for _ in range(6)]
+    claimed = 0
+
+    def ring(session: Session) -> int:
+        rung = 0
+        while claimed < 180:
+            # Each claim and release lets a todo ring anew.
+            query = (  # the marks stay locked for a millisecond more
+                "with bells as materialized (select from switchboard.take_doorbells(%s, 10))"
+                " select count(*) as rung, pg_sleep(0.001) from bells"
+            )
+            rung += int(session.row(query, endpoint.id)["rung"])
+        return rung
+
+    def claim(session: Session) -> None:
+        nonlocal claimed
+        try:
+            for number in range(180):
+                if number % 2:
+                    row = session.row(CLAIM, endpoint.id, todos[number % 6])
+                else:
+                    row = session.row(CLAIM_NEXT, endpoint.id, "w")
+                session.row("select switchboard.release(%s, %s, 'w')", endpoint.id, row["id"])
+                claimed += 1
+        finally:
+            claimed = 180
+
+    assert together(database, [ring, claim])[0] > 50

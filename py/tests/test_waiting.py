@@ -234,7 +234,10 @@ def test_so_many_calls_of_an_endpoint_may_wait(served, db, waiting, pool, monkey
 # -- what is not heard
 
 
-def test_fault_33_what_came_while_nobody_listened_is_found(served, db, waiting, pool) -> None:
+def test_fault_33_what_came_while_nobody_listened_is_found(
+    served, db, waiting, pool, monkeypatch
+) -> None:
+    monkeypatch.setattr("switchboard.listener.FIRST_PAUSE", 2.0)
     alpha = db.vend("alpha")
     served.wait_listening()
     jobs = [pool.submit(pull, served.session(alpha), 30) for _ in range(5)]
@@ -242,6 +245,7 @@ def test_fault_33_what_came_while_nobody_listened_is_found(served, db, waiting, 
     db.rows("select pg_terminate_backend(%s, 5000)", listener_pid(db))
     for number in range(5):
         db.create(alpha, f"number {number}")
+    assert listener_pid(db) is None
     assert len({job.result(10)[0]["todo"]["id"] for job in jobs}) == 5
 
 
