@@ -200,6 +200,8 @@ class Sessions:
 
     async def settled(self) -> bool:
         """Wait until every session has been checked since the last change; False: not in time."""
+        if self._settled.is_set():
+            return True
         try:
             async with asyncio.timeout(SETTLE_SECONDS):
                 return await self._settled.wait()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from switchboard.jsonrpc import event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from starlette.types import Message, Send
 
@@ -120,7 +120,7 @@ class Stream:
 
     def check(self) -> list[Bell]:
         """Note what was taken; the bells to give to another session, since this one is late."""
-        if self._connection is None or not self._written:
+        if self._connection is None or not self._written or self._connection.has_left():
             return []
         taken, now = self._bytes - self._connection.unsent(), time.monotonic()
         while self._written and self._written[0].upto <= taken:
@@ -136,12 +136,12 @@ class Stream:
 
     def cut(self) -> None:
         """End a stream that would not end by itself, because its client takes nothing."""
-        if self._connection and self.is_blocked:
+        if self._connection and (self.is_blocked or self.is_late()):
             self._connection.abort()
 
-    def _take_back(self, all_written: Any) -> list[Bell]:
+    def _take_back(self, from_these: Iterable[_Written]) -> list[Bell]:
         bells = []
-        for written in all_written:
+        for written in from_these:
             if written.bell is not None:
                 bells.append(written.bell)
                 written.bell = None

@@ -291,6 +291,7 @@ def test_fault_35_a_listener_stuck_in_a_transaction_holds_up_no_create(served, d
         stuck.execute("listen todo_ready")
         stuck.commit()
         stuck.execute("select count(*) from switchboard.todos")  # and stays in this transaction
+        db.rows("set statement_timeout = '5s'")
         began = time.monotonic()
         for number in range(50):
             todo = db.create(alpha, f"number {number}")
