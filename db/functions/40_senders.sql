@@ -61,6 +61,25 @@ end $$;
 comment on function switchboard.delivery_type(text, text, jsonb) is
 'The name of the event: p_event_type (from a header), else what the document says; one line of at most 128 characters, NULL when there is none.';
 
+create or replace function switchboard.numbers_render_large(p_document jsonb) returns boolean
+language plpgsql immutable set search_path = switchboard, pg_temp
+as $$
+declare
+    v_number jsonb;
+    v_size   bigint := 0;
+begin
+    -- not jsonb_path_query(): what that takes grows with the square of the numbers
+    for v_number in select n from jsonb_array_elements(jsonb_path_query_array(p_document, 'strict $.** ? (@.type() == "number")')) n loop
+        v_size := v_size + length(v_number::text);
+        if v_size > 262144 then
+            return true;
+        end if;
+    end loop;
+    return false;
+end $$;
+comment on function switchboard.numbers_render_large(jsonb) is
+'Whether the numbers of p_document alone render to more than a payload holds. One by one: of 45 kB of 1e131000 the whole would render to 650 MB.';
+
 create or replace function switchboard.parse_document(p_document text, out document jsonb, out problem text)
 language plpgsql immutable set search_path = switchboard, pg_temp
 as $$
@@ -73,7 +92,8 @@ begin
     -- Rendering it costs as much as reading it: only where it could break a limit. A document without an
     -- exponent and without a long run of digits renders to less than twice its length.
     if octet_length(p_document) > 131072 or p_document ~ '(^|[\[:,\s])-?[0-9.]+[eE][-+]?[0-9]+\s*([],}]|$)|[0-9]{250}' or document = 'null' or is_deep(document) then
-        problem := json_problem(document);
+        problem := case when p_document ~ '[0-9.][eE][-+]?[0-9]' and numbers_render_large(document) then 'must render to at most 262144 bytes: store it elsewhere and send a reference'
+                        else json_problem(document) end;
     end if;
 exception when others then  -- not JSON, not storable (\u0000, a lone surrogate), deeper than the server's stack
     problem := 'is not JSON that can be stored';

@@ -91,15 +91,14 @@ as $$
 declare
     v_until timestamptz := clock() + interval '24 hours';
 begin
-    if coalesce(octet_length(p_sealed_secret), 0) = 0 then
+    if not exists (select from notify_hooks h where h.endpoint_id = p_endpoint.id and h.id = as_uuid(p_hook_id)) then
+        perform refuse('not_found', 'there is no such hook here: list_notify_hooks shows them');
+    elsif coalesce(octet_length(p_sealed_secret), 0) = 0 then
         perform refuse_argument('signing_secret', 'is missing');
     end if;
     update notify_hooks h
     set previous_secret = h.sealed_secret, previous_valid_until = v_until, sealed_secret = p_sealed_secret, failures = 0, disabled_at = null
     where h.endpoint_id = p_endpoint.id and h.id = as_uuid(p_hook_id);
-    if not found then
-        perform refuse('not_found', 'there is no such hook here: list_notify_hooks shows them');
-    end if;
     return jsonb_build_object('hook_id', as_uuid(p_hook_id), 'enabled', true, 'previous_valid_until', v_until, 'signing_secret', '$secret');
 end $$;
 comment on function switchboard.turn_hook(switchboard.endpoints, text, bytea) is 'rotate_notify_hook for an endpoint whose row is locked.';

@@ -28,6 +28,10 @@ select is(switchboard.delivery_type('github', t, null), e, 'an event name: ' || 
 -- documents
 select ok(document is not null and problem is null, 'a document: ' || left(d, 20)) from unnest(array['{}', '[]', '"x"', '0', ' {"a" : 1.0}', '{"é": "\u00e9"}']) d, switchboard.parse_document(d);
 select ok(document is null and problem = 'is not JSON that can be stored', 'none: ' || left(d, 20)) from unnest(array['', 'a=b', '{', '{"a": "\u0000"}', '"\ud800"', repeat('[', 1000000), '{"a":1} {"a":2}', '1e400000']) d, switchboard.parse_document(d);
+-- what renders to gigabytes is found without rendering it
+select is(switchboard.numbers_render_large(d::jsonb), e, format('numbers that render large, %s: %s', e, left(d, 30))) from (values ('[1, 2.50, {"a": [1e300, "1e131000"]}]', false), ('[]', false), (null, false), ('1e131000', false),
+    ('[' || repeat('1e131000,', 3) || '1]', true), ('[' || repeat('-0e-16000,', 17) || '1]', true), ('{"a": {"b": [' || repeat('1e131000,', 100000) || '1]}}', true)) v(d, e);
+select ok(problem like 'must render to at most %', 'too large as rendered: ' || left(d, 20)) from unnest(array['[' || repeat('1e131000,', 5000) || '1]', '[' || repeat('0e-16000,', 500000) || '1]', '{"a": ' || repeat('9', 300) || ', "b": [' || repeat('1E+131000 ,', 5000) || '1]}']) d, switchboard.parse_document(d);
 select is(problem, 'is not JSON text', 'none: NULL, which is what is not UTF-8') from switchboard.parse_document(null);
 select ok(document is not null and problem is not null, 'read, but no payload: ' || left(d, 20)) from unnest(array['null', '[1e131000]', repeat('[', 65) || repeat(']', 65), repeat('[', 10000) || repeat(']', 10000), to_json(repeat('x', 300000))::text]) d, switchboard.parse_document(d);
 

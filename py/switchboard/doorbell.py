@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BATCH = 100
+MORE = 10  # rung at once: then there may be more; others who look may have taken the rest
 ON_ATTACH = 3
 DUE = 10
 DUE_SECONDS = 30.0
@@ -116,7 +117,8 @@ class Doorbell:
                 self._looks[look] = False
                 bells = await self._ask(*look)
                 self._push(look.endpoint_id, bells)
-                if len(bells) < BATCH and not self._looks[look]:
+                goes_on = look.limit == BATCH and len(bells) >= MORE
+                if not goes_on and not self._looks[look]:
                     return
                 await self._room(look.endpoint_id)
         finally:

@@ -33,14 +33,23 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.types import Message
 
 logger = logging.getLogger(__name__)
 
 NO_LIVE_TARGET_SECONDS = 60
+# Anybody may begin to send, so that what all bodies at hand take together is bounded. Small ones
+# are always let in: there are no more of them than connections.
+SMALL_BODY = 64 * 1024
+LARGE_BODIES = 256 * 1024 * 1024
 # What is wrong may be what we remember of the receiver: it is looked up before it is refused.
 _PERHAPS_OUTDATED = frozenset({"no_secret", "mismatch", "stale", "not_opened"})
 # Not the sender's fault: no key opens the secrets; a source type that this version does not know.
 _OPERATORS_FAULT = frozenset({"not_opened", "unsupported"})
+
+# The parser takes what follows such a head for another protocol: the body is lost, and nothing must
+# be stored in its place. Java's HttpClient asks for HTTP/2 like this, unless it is told not to.
+UPGRADED = "the body is not read behind an Upgrade header: send it as HTTP/1.1, without that header"
 
 REDACTED = "[redacted]"
 _SENSITIVE = (
@@ -48,13 +57,14 @@ _SENSITIVE = (
     r"|signature|token"
 )
 _SENSITIVE_NAME = re.compile(_SENSITIVE, re.IGNORECASE)
-# Addresses of ours, whichever their token; passwords in URLs; arguments whose name says enough.
+# Addresses of ours, whichever their token; passwords in URLs.
 _SENSITIVE_VALUE = re.compile(
-    rf"((?:/|%2f)webhooks(?:/|%2f)w(?:/|%2f))[^\s\"'\\?#&]+"
-    rf"|(://)[^\s/?#@]+(?=@)"
-    rf"|([?&;][^\s=&;]*(?:{_SENSITIVE})[^\s=&;]*=)[^\s&;#]+",
-    re.IGNORECASE,
+    r"((?:/|%2f)webhooks(?:/|%2f)w(?:/|%2f))[^\s\"'\\?#&]+|(://)[^\s/?#@]+(?=@)", re.IGNORECASE
 )
+# An argument of a URL, whose name may say enough. Anybody may write a header of 64 KiB: whatever is
+# in it, a place is looked at once, not again from each place before it.
+_ARGUMENT = re.compile(r"[?&;]([^\s=?&;]*)=")
+_ARGUMENT_VALUE = re.compile(r"[^\s&;#]*")
 
 
 @dataclass(frozen=True)
@@ -104,6 +114,7 @@ class Intake:
         self._rate = rate
         self._failures = failures
         self._body_limit = body_limit
+        self._large = 0  # bytes at hand of bodies that are more than small
 
     async def receive(self, request: Request) -> Response:
         """Answer one delivery; never raises for what a sender did."""
@@ -122,7 +133,9 @@ class Intake:
                 raise
             outcome = problem.code
             response = problem_response(problem, self._database.errors)
+            del problem  # whose traceback holds this frame, and the body, until the next collection
         finally:
+            self._large -= _beyond_small(noted)
             logs.event("webhook.delivery", **noted, outcome=outcome, ms=logs.milliseconds(started))
         return response
 
@@ -156,13 +169,30 @@ class Intake:
 
     async def _read(self, request: Request, noted: dict[str, Any]) -> bytes:
         declared = request.headers.get("content-length")
+
+        async def receive() -> Message:
+            message = await request.receive()
+            self._make_room(noted, len(message.get("body", b"")))
+            return message
+
         try:
-            body = await read_body(request.receive, self._body_limit, declared)
+            body = await read_body(receive, self._body_limit, declared)
         except Problem as problem:
-            self._count(noted, "refused", "timeout" if problem.status == 408 else problem.code)
+            reasons = {"invalid_argument": "timeout", "unavailable": "busy"}
+            self._count(noted, "refused", reasons.get(problem.code, problem.code))
             raise
-        noted["bytes"] = len(body)
+        if not body and "upgrade" in request.headers and _announces_body(request.headers):
+            self._count(noted, "refused", "upgrade")
+            raise Problem("invalid_argument", UPGRADED)
         return body
+
+    def _make_room(self, noted: dict[str, Any], size: int) -> None:
+        before = _beyond_small(noted)
+        noted["bytes"] = noted.get("bytes", 0) + size
+        more = _beyond_small(noted) - before
+        self._large += more
+        if more and self._large > LARGE_BODIES:
+            raise unavailable()
 
     async def _judge(self, delivery: Delivery) -> tuple[Receiver | None, Proof]:
         """Who receives, and whether the delivery is genuine."""
@@ -260,6 +290,15 @@ def verification(source_type: str, proof: Proof) -> dict[str, object]:
     return noted
 
 
+def _beyond_small(noted: Mapping[str, Any]) -> int:
+    size: int = noted.get("bytes", 0)
+    return max(0, size - SMALL_BODY)
+
+
+def _announces_body(headers: Headers) -> bool:
+    return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
+
+
 def redact(headers: Headers, token: str) -> dict[str, str]:
     """The headers as they are stored: without signatures, cookies, keys, tokens of URLs."""
     kept: dict[str, list[str]] = {}
@@ -271,7 +310,17 @@ def redact(headers: Headers, token: str) -> dict[str, str]:
 
 
 def _cleaned(value: str, token: str) -> str:
-    cleaned = _SENSITIVE_VALUE.sub(
-        lambda found: (found[1] or found[2] or found[3]) + REDACTED, value
-    )
-    return logs.mask(cleaned.replace(token, REDACTED))
+    cleaned = _SENSITIVE_VALUE.sub(lambda found: (found[1] or found[2]) + REDACTED, value)
+    return logs.mask(_without_arguments(cleaned).replace(token, REDACTED))
+
+
+def _without_arguments(value: str) -> str:
+    parts: list[str] = []
+    end = 0
+    while found := _ARGUMENT.search(value, end):
+        parts.append(value[end : found.end()])
+        end = found.end()
+        if _SENSITIVE_NAME.search(found[1]) and (secret := _ARGUMENT_VALUE.match(value, end)):
+            parts.append(REDACTED)
+            end = secret.end()
+    return "".join([*parts, value[end:]])

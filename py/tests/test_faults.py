@@ -283,7 +283,7 @@ def test_fault_51_every_id_argument_and_path_answers_malformed_ones_like_unknown
     tried = []
     for tool in session_.ask("tools/list")["result"]["tools"]:
         fields = tool["inputSchema"]["properties"]
-        named = {"lease_token": "abcdefghijkl"} if "lease_token" in fields else {}
+        named = dict.fromkeys(tool["inputSchema"].get("required", ()), unknown)
         for field in [name for name in fields if name == "id" or name.endswith("_id")]:
             tried.append(tool["name"])
             answers = {
@@ -291,7 +291,7 @@ def test_fault_51_every_id_argument_and_path_answers_malformed_ones_like_unknown
             }
             assert len(answers) == 1, (tool["name"], answers)
             assert json.loads(answers.pop())["error"]["code"] == "not_found"
-    assert {"get_todo", "read_event", "claim", "complete", "fail", "release", "retry"} <= {*tried}
+    assert {"get_todo", "claim", "rotate_webhook", "add_webhook_route"} <= {*tried}
     parameters = {r.path for r in served.app.routes if "{" in getattr(r, "path", "")}
     assert parameters == {"/mcp/{slug}", "/webhooks/w/{token}"}, "try the new path, too"
     for path, good in (("/mcp/", "nobody"), ("/webhooks/w/", "A" * 43)):

@@ -1,4 +1,4 @@
-"""docs/faults.md against the tests: every test that the table names exists, every fault has one.
+"""docs/faults.md against the tests: every test that its tables name exists, every fault has one.
 
 A name in the table is one of: `test_x.py::test_name` (py/tests), `file.sql::beginning of a test's
 name` (db/tests), `race.spec::steps of a permutation` (db/tests/isolation), `bench/run NAME`.
@@ -16,22 +16,26 @@ SQL_TESTS = ROOT / "db" / "tests"
 SPECS = SQL_TESTS / "isolation" / "specs"
 NUMBERS = range(1, 68)
 # What the queue itself must have a test for; the others come with the part they belong to.
-NEEDED = (*range(1, 24), *range(45, 48), *range(49, 52), 56, 61, *range(63, 68))
+NEEDED = (*range(1, 24), *range(40, 48), *range(49, 53), 56, 61, *range(63, 68))
+RULES = [f"w{number}" for number in range(1, 20)]
 WHERE = {"make test", "make bench", "make chaos"}
 
 
-def table() -> dict[int, list[str]]:
-    """The cells of each row, by the number of its fault."""
+def table(label: str) -> dict[str, list[str]]:
+    """The cells of each row whose first cell is ``label``, a pattern, by that cell."""
     text = (ROOT / "docs" / "faults.md").read_text()
-    rows = re.findall(r"^\| (\d+) \|(.*)\|$", text, re.MULTILINE)
-    found = {int(number): [cell.strip() for cell in rest.split(" | ")] for number, rest in rows}
-    assert len(found) == len(rows), "a fault has two rows"
+    rows = re.findall(rf"^\| ({label}) \|(.*)\|$", text, re.MULTILINE)
+    found = {key: [cell.strip() for cell in rest.split(" | ")] for key, rest in rows}
+    assert len(found) == len(rows), "a fault or a rule has two rows"
     return found
 
 
-TABLE = table()
-NAMED = [
-    (number, name) for number, cells in TABLE.items() for name in re.findall(r"`([^`]+)`", cells[1])
+TABLE = {int(number): cells for number, cells in table(r"\d+").items()}
+WEBHOOKS = table(r"w\d+")
+NAMED: list[tuple[int | str, str]] = [
+    (number, name)
+    for number, cells in (*TABLE.items(), *WEBHOOKS.items())
+    for name in re.findall(r"`([^`]+)`", cells[1])
 ]
 
 
@@ -57,14 +61,19 @@ def test_every_fault_has_a_row() -> None:
     assert all(len(cells) == 4 and all(cells) for cells in TABLE.values())
 
 
-@pytest.mark.parametrize("number", NEEDED)
-def test_a_fault_of_the_queue_has_tests_and_was_seen_red(number: int) -> None:
+def test_every_rule_for_webhooks_has_a_row() -> None:
+    assert list(WEBHOOKS) == RULES
+    assert all(len(cells) == 4 and all(cells) for cells in WEBHOOKS.values())
+
+
+@pytest.mark.parametrize("number", [*NEEDED, *RULES])
+def test_a_fault_of_the_queue_has_tests_and_was_seen_red(number: int | str) -> None:
     assert [name for fault, name in NAMED if fault == number]
-    _, _, where, broken = TABLE[number]
+    _, _, where, broken = {**TABLE, **WEBHOOKS}[number]
     assert set(where.split(", ")) <= WHERE
     assert broken != "-"
 
 
 @pytest.mark.parametrize(("number", "name"), NAMED, ids=lambda value: str(value))
-def test_what_the_table_names_exists(number: int, name: str) -> None:
-    assert is_there(name), f"fault {number}: no test {name}"
+def test_what_the_table_names_exists(number: int | str, name: str) -> None:
+    assert is_there(name), f"{number}: no test {name}"

@@ -39,7 +39,7 @@ def test_fault_43_a_body_of_five_mebibytes_is_taken_and_one_byte_more_is_not(
 
 
 def test_fault_43_a_large_delivery_is_read_in_pieces(receiver: Receiver) -> None:
-    body = json.dumps({"é": "ß" * 200_000}, ensure_ascii=False).encode()
+    body = json.dumps({"a": "ß" * 200_000}, ensure_ascii=False).encode()
     receiver.send(body)
     (todo,) = receiver.todos()
     read, offset = b"", 0
