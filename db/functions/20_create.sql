@@ -50,7 +50,7 @@ declare
 begin
     -- a delivery comes checked: its title and payload are the same for all its targets
     if p_event_id is null and (p_queue = any (p_queues) and p_title ~ '^[!-~]+( [!-~]+)*$' and length(p_title) <= 500
-            and octet_length(coalesce(p_payload, '{}')::text) < 130 and coalesce(p_payload <> 'null', true) and num_nonnulls(p_kind, p_source, p_assignee) = 0
+            and pg_column_size(coalesce(p_payload, '{}')) < 200 and octet_length(coalesce(p_payload, '{}')::text) < 130 and coalesce(p_payload <> 'null', true) and num_nonnulls(p_kind, p_source, p_assignee) = 0
             and octet_length(coalesce(p_idempotency_key, 'k')) between 1 and 512 and coalesce(p_max_attempts, 5) between 1 and 100) is not true then
         p_title := checked_title(p_queues, p_queue, p_title, p_payload, p_idempotency_key, p_kind, p_source, p_assignee, p_max_attempts);
     end if;
@@ -176,7 +176,7 @@ language plpgsql immutable set search_path = switchboard, pg_temp
 as $$
 begin
     return not exists (
-        select from jsonb_array_elements(p_todos) e cross join lateral (select coalesce((e -> 'payload')::text, '{}')) p (payload)
+        select from jsonb_array_elements(p_todos) e cross join lateral (select case when pg_column_size(e -> 'payload') < 1500 then (e -> 'payload')::text when e ? 'payload' then null else '{}' end) p (payload)
         where (jsonb_typeof(e) = 'object' and e - '{queue,title,payload,idempotency_key}'::text[] = '{}'
             and jsonb_typeof(e -> 'queue') = 'string' and e ->> 'queue' = any (p_queues)
             and jsonb_typeof(e -> 'title') = 'string' and length(e ->> 'title') <= 500 and e ->> 'title' ~ '^[!-~]+( [!-~]+)*$'

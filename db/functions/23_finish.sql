@@ -56,7 +56,7 @@ declare
 begin
     if p_owner is null or p_owner = '' or length(p_owner) > 128 then
         perform switchboard.check_text('owner', p_owner, 128, true);
-    elsif octet_length(p_result::text) >= 130 or p_result = 'null' then  -- a shorter one cannot break a limit (json_problem)
+    elsif pg_column_size(p_result) >= 200 or octet_length(p_result::text) >= 130 or p_result = 'null' then  -- a shorter one cannot break a limit (json_problem)
         perform switchboard.check_json('result', p_result);
     end if;
     -- done ends it; failed parks it and released returns it while attempts are left, else it is a dead letter

@@ -44,4 +44,14 @@ select is(switchboard.one_line(t, 500), e, 'one line: ' || to_json(t)) from (val
     ('plain', 'plain'), (E'  two\nlines\r\n ', 'two lines'), (E'tab\tand  blanks', 'tab and blanks'), (E'bell\x07', 'bell'), (E'sep\u2028arated', 'sep arated'), ('', '')) v(t, e);
 select is(length(switchboard.one_line(repeat('ä', 501), 500)), 500, 'cut to 500 characters');
 
+-- what is small but renders to a gigabyte is told before it is rendered, by every way in
+select test.set_up(), set_config('statement_timeout', '2s', false) \g /dev/null
+create function test.large(p_number text, p_count int) returns jsonb language sql immutable as $$ select ('[' || repeat(p_number || ',', p_count - 1) || p_number || ']')::jsonb $$;
+select is(switchboard.json_problem(test.large(n, 8000)), 'must have no number of more than 1000 digits: send it as text', '8,000 times ' || n) from unnest('{1e131000,-1e131000,1e-13100}'::text[]) n;
+select is(switchboard.json_problem(test.large('12345', 20000)), null, '20,000 numbers are read in time');
+select test.invalid($$ select switchboard.create_todo(test.a(), 'q', 't', test.large('1e131000', 8000)) $$, 'payload', 'create_todo');
+select test.invalid($$ select switchboard.create_todos(test.a(), jsonb_build_array(jsonb_build_object('queue', 'q', 'title', 't', 'payload', test.large('1e131000', 8000)))) $$, 'payload', 'create_todos');
+select test.create() as id \gset
+select switchboard.claim(test.a(), :'id', 'w') \g /dev/null
+select test.invalid(format($$ select switchboard.complete(test.a(), %L, 'w', test.large('1e131000', 8000)) $$, :'id'), 'result', 'complete');
 select * from finish();
