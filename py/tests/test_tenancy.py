@@ -73,15 +73,17 @@ def theirs(db: Any) -> dict[str, Any]:
     token = [db.value(claim, other.id, ids[name]) for name in ("done", "parked", "claimed")][-1]
     db.rows("select switchboard.complete(%s, %s, 'w')", other.id, ids["done"])
     db.rows("select switchboard.fail(%s, %s, 'w')", other.id, ids["parked"])
-    db.rows(
+    receiver = db.value(
         "select switchboard.create_webhook(%s, 'github', 'other', '\\xaa', %s)", other.id, b"d" * 32
     )
+    hook = db.value("select switchboard.create_notify_hook(%s, 'https://example.org/')", other.id)
     deliver = (
         "select switchboard.receive_delivery(%s, 'd', 'push', '{}', '{}', 'application/json', '{}')"
     )
     ids["delivered"] = db.value(deliver, b"d" * 32)["todos"][0]["id"]
     event = "select event_id from switchboard.todos where event_id is not null"
     ids["event"] = str(db.value(event))
+    ids["receiver"], ids["hook"] = receiver["webhook_id"], hook["hook_id"]
     return {"endpoint": other.id, "ids": ids, "token": token}
 
 
@@ -91,6 +93,9 @@ def arguments(names: list[str], endpoint: str | None, todo: str, token: str) -> 
         "p_endpoint_id": endpoint,
         "p_id": todo,
         "p_ids": [todo],
+        "p_webhook_id": todo,
+        "p_hook_id": todo,
+        "p_target_endpoint_id": todo,
         "p_owner": "w",
         "p_queue": "inbox",
         "p_queues": ["inbox"],
@@ -126,7 +131,7 @@ def answer(session: Session, function: str, names: list[str], values: list[Any])
         got += [told.context, told.schema_name, told.table_name, told.constraint_name]
     text = json.dumps(got, default=str)
     for name, value in zip(names, values, strict=True):
-        if name in ("p_endpoint_id", "p_id", "p_ids"):
+        if name.removesuffix("s").endswith("_id"):
             given = value if isinstance(value, list) else [value]
             for passed in [one for one in given if one is not None]:
                 text = text.replace(json.dumps(passed), '"what was passed"')
