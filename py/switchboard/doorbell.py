@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
-from switchboard import logs
 from switchboard.db import DOORBELLS, RETURN_DOORBELLS, Database
 from switchboard.stream import LATE_SECONDS, LOST_SECONDS, Bell, Stream
 
@@ -169,8 +168,11 @@ class Doorbell:
             if not shares:
                 break
             first = None
-            left = await asyncio.gather(*(self._ring(s, share) for s, share in shares.items()))
-            bells = [bell for share in left for bell in share]
+            if len(shares) == 1:
+                bells = await self._ring(*shares.popitem())
+            else:
+                left = await asyncio.gather(*(self._ring(s, share) for s, share in shares.items()))
+                bells = [bell for share in left for bell in share]
         if bells:
             try:
                 ids = [bell["meta"]["todo_id"] for bell in bells]
@@ -189,8 +191,6 @@ class Doorbell:
                     rung += 1
         except TimeoutError:
             await self._sessions.end([stream.session], "takes no bell")
-        if rung:
-            logs.event("doorbell", endpoint=stream.session.caller.slug, rung=rung)
         return bells[rung:]
 
     async def _watch(self, stream: Stream) -> None:
