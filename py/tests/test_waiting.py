@@ -236,13 +236,14 @@ def test_so_many_calls_of_an_endpoint_may_wait(served, db, waiting, pool, monkey
 
 
 def test_fault_33_what_came_while_nobody_listened_is_found(
-    served, db, waiting, pool, monkeypatch
+    serve, db, waiting, pool, monkeypatch
 ) -> None:
     monkeypatch.setattr("switchboard.listener.FIRST_PAUSE", 2.0)
+    served = serve()
     alpha = db.vend("alpha")
     served.wait_listening()
     jobs = [pool.submit(pull, served.session(alpha), 30) for _ in range(5)]
-    waiting(5)
+    waiting(5, served)
     db.rows("select pg_terminate_backend(%s, 5000)", listener_pid(db))
     for number in range(5):
         db.create(alpha, f"number {number}")
