@@ -369,7 +369,11 @@ def test_a_claim_for_a_client_that_left_is_given_back(
         until(lambda: all(line._hung_up for line in lines), "it is seen that the client left")
     may_answer.set()
     until(lambda: db.value(STATE, todo) == "pending", "it is given back", 5)
-    [event] = [r.fields for r in caplog.records if r.getMessage() == "mcp.given_back"]
+
+    def given_back() -> list[dict[str, Any]]:
+        return [r.fields for r in caplog.records if r.getMessage() == "mcp.given_back"]
+
+    [event] = until(given_back, "and then noted")
     assert (event["endpoint"], event["todo_id"], event["outcome"]) == ("alpha", todo, "ok")
 
 
