@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from statistics import median
+from typing import Any
 
 import httpx2
 import psycopg
