@@ -35,10 +35,11 @@ def message(request_id: object = 7, **arguments: object) -> dict[str, object]:
 
 
 @pytest.fixture
-def waiting(served, until):
-    """Wait until so many calls wait."""
+def waiting(request, until):
+    """Wait until so many calls wait, in the test's one gateway or in this one."""
 
-    def are(count: int, server=served) -> None:
+    def are(count: int, server=None) -> None:
+        server = server or request.getfixturevalue("served")
         until(lambda: asleep(server) == count, f"{count} calls wait")
 
     return are
