@@ -269,9 +269,10 @@ def test_fault_48_a_session_that_takes_nothing_for_long_is_ended(
 
 
 def test_fault_33_what_was_missed_while_nobody_listened_rings(
-    served, db, attach, monkeypatch
+    serve, db, attach, monkeypatch
 ) -> None:
-    monkeypatch.setattr("switchboard.listener.FIRST_PAUSE", 8.0)
+    monkeypatch.setattr("switchboard.listener.FIRST_PAUSE", 2.0)  # before the gateway reads it
+    served = serve()
     alpha = db.vend("alpha", ("inbox", "other"))
     served.wait_listening()
     ears = attach(served, alpha)

@@ -240,7 +240,7 @@ def test_so_many_calls_of_an_endpoint_may_wait(served, db, waiting, pool, monkey
 def test_fault_33_what_came_while_nobody_listened_is_found(
     serve, db, waiting, pool, monkeypatch
 ) -> None:
-    monkeypatch.setattr("switchboard.listener.FIRST_PAUSE", 2.0)
+    monkeypatch.setattr("switchboard.listener.FIRST_PAUSE", 2.0)  # before the gateway reads it
     served = serve()
     alpha = db.vend("alpha")
     served.wait_listening()
