@@ -140,11 +140,10 @@ def judge(
     counted = [(made[name], at) for name, at in rung if made[name][0] >= begun]
     from_commit = sorted(1000 * (at - committed) for (_, committed), at in counted)
     from_call = sorted(1000 * (at - asked) for (asked, _), at in counted)
-    rows = [
-        [name, len(times) / seconds, *(times[int(len(times) * part)] for part in (0.5, 0.9, 0.99))]
-        for name, times in (("commit", from_commit), ("call of create_todo", from_call))
-    ]
-    rows = [[*row, times[-1]] for row, times in zip(rows, (from_commit, from_call), strict=True)]
+    rows: list[list[str | float]] = []
+    for name, times in (("commit", from_commit), ("call of create_todo", from_call)):
+        parts = [times[int(len(times) * part)] for part in (0.5, 0.9, 0.99)]
+        rows.append([name, len(times) / seconds, *parts, times[-1]])
     headers = ["from", "todos/s", "median ms", "90 %", "99 %", "longest"]
     report.table("to the client's callback", headers, rows)
     report.at_most("median from commit to callback, ms", float(rows[0][2]), MEDIAN_MS)

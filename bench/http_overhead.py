@@ -20,7 +20,6 @@ from hashlib import sha256
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
@@ -28,8 +27,7 @@ from starlette.routing import Route
 from bench.cluster import BenchError, cluster
 from bench.product import install, make_login
 from bench.report import Report, progress
-from bench.servers import Cycle, Once, Post, load, running
-from switchboard import serving
+from bench.servers import Cycle, Once, Post, be, load, running
 from switchboard.config import Settings
 from switchboard.db import CALL_TOOL, Database
 
@@ -175,8 +173,8 @@ def bare(settings: Settings) -> Starlette:
 
     def route(tool: str) -> Route:
         async def answer(request: Request) -> Response:
-            body = (await request.body()).decode()
-            text = await database.value(CALL_TOOL, (*key, tool, body, "{}"))
+            message = f'{{"params": {{"arguments": {(await request.body()).decode()}}}}}'
+            text = await database.value(CALL_TOOL, (*key, tool, message, "{}"))
             return Response(text, media_type="application/json")
 
         return Route(f"/{tool}", answer, methods=["POST"])
@@ -190,17 +188,5 @@ def bare(settings: Settings) -> Starlette:
     return Starlette(routes=[route("claim_next"), route("complete")], lifespan=lifespan)
 
 
-def main() -> None:
-    """``gateway`` or ``bare``: be one of the servers."""
-    settings = Settings.from_env()
-    if sys.argv[1] == "gateway":
-        serving.serve(settings, serving.bind(settings), lambda: None)
-    else:
-        uvicorn.run(
-            bare(settings), port=settings.port, http="httptools", loop="uvloop",
-            log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=1,
-        )  # fmt: skip
-
-
 if __name__ == "__main__":
-    main()
+    be(sys.argv[1], bare)

@@ -21,7 +21,6 @@ from contextlib import asynccontextmanager
 from statistics import median
 from typing import TYPE_CHECKING, Any, LiteralString
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -29,8 +28,7 @@ from starlette.routing import Route
 from bench.cluster import BenchError, cluster
 from bench.product import install, make_login
 from bench.report import Report, progress
-from bench.servers import Cycle, Once, Post, load, running
-from switchboard import serving
+from bench.servers import Cycle, Once, Post, be, load, running
 from switchboard.config import Settings
 from switchboard.db import Database
 from switchboard.secrets import Keyring, digest
@@ -167,17 +165,5 @@ def bare(settings: Settings) -> Starlette:
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-def main() -> None:
-    """``gateway`` or ``bare``: be one of the servers."""
-    settings = Settings.from_env()
-    if sys.argv[1] == "gateway":
-        serving.serve(settings, serving.bind(settings), lambda: None)
-    else:
-        uvicorn.run(
-            bare(settings), port=settings.port, http="httptools", loop="uvloop",
-            log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=1,
-        )  # fmt: skip
-
-
 if __name__ == "__main__":
-    main()
+    be(sys.argv[1], bare)

@@ -14,8 +14,16 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
 
 from bench.cluster import BenchError
+from switchboard import serving
+from switchboard.config import Settings
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 Post = Callable[[str, bytes, Mapping[str, str]], Awaitable[tuple[dict[str, str], bytes]]]
 Once = Callable[[], Awaitable[None]]
@@ -97,3 +105,15 @@ def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
         else:
             return True
     return False
+
+
+def be(kind: str, bare: Callable[[Settings], ASGIApp]) -> None:
+    """Be the server of this kind: the ``gateway``, or ``bare``, with the same uvicorn settings."""
+    settings = Settings.from_env()
+    if kind == "gateway":
+        serving.serve(settings, serving.bind(settings), lambda: None)
+        return
+    uvicorn.run(
+        bare(settings), port=settings.port, http="httptools", loop="uvloop",
+        log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=1,
+    )  # fmt: skip
