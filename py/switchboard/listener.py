@@ -92,12 +92,12 @@ class Listener:
             async for note in notes:
                 if heard := note.channel == probe:
                     break
-        self.state = "listening" if heard else "deaf"
         if not heard:
             logger.error(DEAF)
         await connection.execute(sql.SQL("unlisten {}").format(sql.Identifier(probe)))
         for channel in self._callbacks:
             self._tell(channel, None)
+        self.state = "listening" if heard else "deaf"  # now that what was missed is looked for
 
     async def _listen(self, connection: psycopg.AsyncConnection[Any]) -> None:
         deaf = self.state == "deaf"

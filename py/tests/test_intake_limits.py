@@ -13,6 +13,8 @@ from intake_kit import BODY, SIGNED, Receiver, counts, vend
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from switchboard.listener import Listener
+
 LIMIT = 5 * 1024 * 1024
 FORGED = {"x_hub_signature_256": "sha256=" + "0" * 64}
 
@@ -245,13 +247,18 @@ def away(db, cluster_url: str) -> Iterator[None]:
 
 
 def test_without_its_database_deliveries_are_503_and_nothing_is_lost_or_miscounted(
-    serve, db, cluster_url: str, caplog
+    serve, db, cluster_url: str, caplog, monkeypatch
 ) -> None:
+    heard: list[str | None] = []
+    tell = Listener._tell
+    monkeypatch.setattr(Listener, "_tell", lambda *note: (tell(*note), heard.append(note[2])))
     served = serve(pool_wait=0.2, auth_cache=60.0)
+    served.wait_listening()
+    heard.clear()
     receiver = Receiver(served, vend(db, "alpha"))
     stranger = Receiver(served, receiver.endpoint, "gitea")
+    until(lambda: heard.count(receiver.endpoint.id) == 2, "that they were made is known")
     assert receiver.send(delivery="before").json()["created"] == 1
-    served.wait_listening()
     with away(db, cluster_url):
         for one, delivery in ((receiver, "d-1"), (receiver, "d-1"), (stranger, "d-2")):
             answer = one.send(delivery=delivery)

@@ -84,16 +84,19 @@ async def test_fault_33_a_killed_connection_is_made_again_and_everything_recheck
 async def test_a_silent_connection_is_tried_and_stays_open(db, monkeypatch) -> None:
     monkeypatch.setattr(module, "QUIET_SECONDS", 0.01)
     backends = (
-        "select array_agg(pid) from pg_stat_activity"
-        " where application_name = 'switchboard' and datname = current_database()"
+        "select array_agg(pid order by pid) from pg_stat_activity where application_name ="
+        " 'switchboard' and datname = current_database() and query not like '%%pg_notify%%'"
     )
-    async with listening(db.dsn) as (_, heard):
+    async with listening(db.dsn) as (listener, heard):
         await next_of(heard)
+        assert listener.state == "listening"
         before = db.value(backends)
+        assert len(before) == 1
         for number in range(50):
             db.rows("select pg_notify('switchboard_control', %s)", str(number))
             assert await next_of(heard) == str(number)
         assert db.value(backends) == before
+        assert listener.state == "listening"
 
 
 @pytest.mark.anyio
