@@ -321,3 +321,10 @@ def raw() -> Iterator[Callable[[str, Endpoint], RawSession]]:
 def served(serve: Callable[..., Served]) -> Served:
     """A gateway with the settings that most tests want."""
     return serve()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note what failed where scripts/test asks for it: it runs again, alone."""
+    if report.failed and (path := os.environ.get("SWITCHBOARD_FAILED_LIST")):
+        with Path(path).open("a") as failed:
+            failed.write(report.nodeid + "\n")
