@@ -4,6 +4,64 @@ CREATE SCHEMA switchboard;
 
 COMMENT ON SCHEMA switchboard IS 'Switchboard: a durable work queue for AI agents. Call its functions; its tables are private.';
 
+CREATE TYPE switchboard.admission_state AS (
+	policy_id uuid,
+	queue text,
+	status text,
+	max_in_flight integer,
+	in_flight integer,
+	max_claims_per_window integer,
+	used integer,
+	window_start timestamp with time zone,
+	window_end timestamp with time zone,
+	next_eligible_at timestamp with time zone,
+	exact boolean
+);
+
+COMMENT ON TYPE switchboard.admission_state IS 'A policy at an instant: its status (open, or the reason why claims are deferred) and what is used of its limits. All NULL: no policy.';
+
+CREATE TYPE switchboard.todo AS (
+	id uuid,
+	endpoint_id uuid,
+	queue text,
+	state text,
+	kind text,
+	source text,
+	title text,
+	payload jsonb,
+	assignee text,
+	owner text,
+	lease_expires_at timestamp with time zone,
+	lease_token text,
+	claimed_at timestamp with time zone,
+	attempt integer,
+	max_attempts integer,
+	next_retry_at timestamp with time zone,
+	dead_letter boolean,
+	result jsonb,
+	idempotency_key text,
+	trust_mode text,
+	verified boolean,
+	ring_attempts integer,
+	last_ringed_at timestamp with time zone,
+	event_id uuid,
+	created_at timestamp with time zone,
+	updated_at timestamp with time zone,
+	completed_at timestamp with time zone,
+	claims integer,
+	admission jsonb
+);
+
+COMMENT ON TYPE switchboard.todo IS 'A todo as callers see it; lease_token is set for the claimer only.';
+
+CREATE TYPE switchboard.admitted AS (
+	todo switchboard.todo,
+	queue text,
+	refused text
+);
+
+COMMENT ON TYPE switchboard.admitted IS 'Internal: a todo that a claim took past the policy of queue, or why that refused.';
+
 CREATE TYPE switchboard.claim_terms AS (
 	endpoint_id uuid,
 	owner text,
@@ -15,7 +73,10 @@ CREATE TYPE switchboard.claim_terms AS (
 	any_assigned boolean,
 	assigned_from timestamp with time zone,
 	only_from timestamp with time zone,
-	stalled text[]
+	stalled text[],
+	budgeted text[],
+	busy text[],
+	rooms jsonb
 );
 
 COMMENT ON TYPE switchboard.claim_terms IS 'Internal: the checked terms of one claim, as functions/claim passes them on.';
@@ -53,39 +114,6 @@ CREATE TYPE switchboard.created_todo AS (
 );
 
 COMMENT ON TYPE switchboard.created_todo IS 'A todo and whether this call created it.';
-
-CREATE TYPE switchboard.todo AS (
-	id uuid,
-	endpoint_id uuid,
-	queue text,
-	state text,
-	kind text,
-	source text,
-	title text,
-	payload jsonb,
-	assignee text,
-	owner text,
-	lease_expires_at timestamp with time zone,
-	lease_token text,
-	claimed_at timestamp with time zone,
-	attempt integer,
-	max_attempts integer,
-	next_retry_at timestamp with time zone,
-	dead_letter boolean,
-	result jsonb,
-	idempotency_key text,
-	trust_mode text,
-	verified boolean,
-	ring_attempts integer,
-	last_ringed_at timestamp with time zone,
-	event_id uuid,
-	created_at timestamp with time zone,
-	updated_at timestamp with time zone,
-	completed_at timestamp with time zone,
-	claims integer
-);
-
-COMMENT ON TYPE switchboard.todo IS 'A todo as callers see it; lease_token is set for the claimer only.';
 
 CREATE TYPE switchboard.todo_state AS ENUM (
     'pending',
@@ -162,6 +190,62 @@ COMMENT ON COLUMN switchboard.endpoints.updated_at IS 'When its grant last chang
 COMMENT ON COLUMN switchboard.endpoints.due_from IS 'Hint for claims: no lease or backoff that ended before this is known to be waiting still (functions/claim).';
 
 COMMENT ON COLUMN switchboard.endpoints.stalled_queues IS 'Queues that were nudged and have made no progress since: a claim in one of them notes it (functions/stall). NULL: none.';
+
+CREATE TABLE switchboard.admission_policies (
+    endpoint_id uuid NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    queue text NOT NULL,
+    max_in_flight integer,
+    max_claims_per_window integer,
+    window_period text,
+    window_tz text,
+    window_start text,
+    window_weekday text,
+    charged bigint DEFAULT 0 NOT NULL,
+    created_by_human_id uuid NOT NULL,
+    updated_by_human_id uuid NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT admission_policies_check CHECK (((max_in_flight IS NOT NULL) OR (max_claims_per_window IS NOT NULL))),
+    CONSTRAINT admission_policies_check1 CHECK (((max_claims_per_window IS NULL) OR ((window_period IS NOT NULL) AND (window_tz IS NOT NULL) AND (window_start IS NOT NULL)))),
+    CONSTRAINT admission_policies_check2 CHECK (((NOT (window_period IS DISTINCT FROM 'week'::text)) = (window_weekday IS NOT NULL))),
+    CONSTRAINT admission_policies_max_claims_per_window_check CHECK (((max_claims_per_window >= 0) AND (max_claims_per_window <= 1000000))),
+    CONSTRAINT admission_policies_max_in_flight_check CHECK (((max_in_flight >= 0) AND (max_in_flight <= 10000))),
+    CONSTRAINT admission_policies_window_period_check CHECK ((window_period = ANY (ARRAY['hour'::text, 'day'::text, 'week'::text]))),
+    CONSTRAINT admission_policies_window_start_check CHECK ((window_start ~ '^([01][0-9]|2[0-3]):[0-5][0-9]$'::text)),
+    CONSTRAINT admission_policies_window_weekday_check CHECK ((window_weekday = ANY (ARRAY['Mon'::text, 'Tue'::text, 'Wed'::text, 'Thu'::text, 'Fri'::text, 'Sat'::text, 'Sun'::text])))
+)
+WITH (fillfactor='30', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='1000');
+
+COMMENT ON TABLE switchboard.admission_policies IS 'The budget of a queue of an endpoint: claims per window, claims in flight, or both. Its row is the gate that every claim in the queue passes.';
+
+COMMENT ON COLUMN switchboard.admission_policies.endpoint_id IS 'The endpoint.';
+
+COMMENT ON COLUMN switchboard.admission_policies.id IS 'Identity of the policy; windows and audit name it.';
+
+COMMENT ON COLUMN switchboard.admission_policies.queue IS 'The queue of the endpoint.';
+
+COMMENT ON COLUMN switchboard.admission_policies.max_in_flight IS 'At most so many todos held at once, lapsed leases that nobody took included; 0: paused; NULL: no bound.';
+
+COMMENT ON COLUMN switchboard.admission_policies.max_claims_per_window IS 'At most so many claims in a window, retries and takeovers included; 0: paused; NULL: no bound.';
+
+COMMENT ON COLUMN switchboard.admission_policies.window_period IS 'hour, day or week.';
+
+COMMENT ON COLUMN switchboard.admission_policies.window_tz IS 'The zone whose local clock the window follows, as PostgreSQL spells it.';
+
+COMMENT ON COLUMN switchboard.admission_policies.window_start IS 'Local time at which windows begin, HH:MM; of an hour only the minutes count.';
+
+COMMENT ON COLUMN switchboard.admission_policies.window_weekday IS 'The day on which weeks begin, Mon to Sun; NULL for the other periods.';
+
+COMMENT ON COLUMN switchboard.admission_policies.charged IS 'Claims admitted under this policy, ever. Every admitted claim writes it.';
+
+COMMENT ON COLUMN switchboard.admission_policies.created_by_human_id IS 'The accountable human who made it.';
+
+COMMENT ON COLUMN switchboard.admission_policies.updated_by_human_id IS 'The accountable human who last changed it.';
+
+COMMENT ON COLUMN switchboard.admission_policies.created_at IS 'When it was made.';
+
+COMMENT ON COLUMN switchboard.admission_policies.updated_at IS 'When it was last changed by somebody; claims do not count.';
 
 CREATE TABLE switchboard.notify_deliveries (
     endpoint_id uuid NOT NULL,
@@ -456,6 +540,148 @@ COMMENT ON COLUMN switchboard.notify_hooks.quota_full_at IS 'When its quota of c
 
 COMMENT ON COLUMN switchboard.notify_hooks.created_at IS 'When it was made.';
 
+CREATE TABLE switchboard.admission_changes (
+    endpoint_id uuid NOT NULL,
+    changes bigint DEFAULT 0 NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE switchboard.admission_changes IS 'One row an endpoint, written with every change of one of its budgets: a claimer whose snapshot is older locks it, and fails instead of passing by a policy that it cannot see.';
+
+COMMENT ON COLUMN switchboard.admission_changes.endpoint_id IS 'The endpoint.';
+
+COMMENT ON COLUMN switchboard.admission_changes.changes IS 'How many changes there were.';
+
+CREATE TABLE switchboard.admission_owed (
+    endpoint_id uuid NOT NULL,
+    queue text NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
+
+COMMENT ON TABLE switchboard.admission_owed IS 'Queues that were shut by their budget since anybody was last told that they are open: a wake is owed when they reopen (functions/reopen).';
+
+COMMENT ON COLUMN switchboard.admission_owed.endpoint_id IS 'The endpoint.';
+
+COMMENT ON COLUMN switchboard.admission_owed.queue IS 'Its queue.';
+
+COMMENT ON COLUMN switchboard.admission_owed.id IS 'Tells apart the rows that concurrent transactions wrote; no meaning of its own.';
+
+COMMENT ON COLUMN switchboard.admission_owed.created_at IS 'Since when.';
+
+CREATE TABLE switchboard.admission_policy_audit (
+    endpoint_id uuid NOT NULL,
+    id bigint NOT NULL,
+    policy_id uuid NOT NULL,
+    queue text NOT NULL,
+    actor_human_id uuid NOT NULL,
+    actor_endpoint_id uuid,
+    action text NOT NULL,
+    before jsonb,
+    after jsonb,
+    at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT admission_policy_audit_action_check CHECK ((action = ANY (ARRAY['create'::text, 'update'::text, 'delete'::text])))
+);
+
+COMMENT ON TABLE switchboard.admission_policy_audit IS 'Who changed which budget how; outlives the policy, and goes by the retention of the endpoint.';
+
+COMMENT ON COLUMN switchboard.admission_policy_audit.endpoint_id IS 'The endpoint.';
+
+COMMENT ON COLUMN switchboard.admission_policy_audit.id IS 'Order of the entries.';
+
+COMMENT ON COLUMN switchboard.admission_policy_audit.policy_id IS 'The policy, which may be gone.';
+
+COMMENT ON COLUMN switchboard.admission_policy_audit.queue IS 'Its queue.';
+
+COMMENT ON COLUMN switchboard.admission_policy_audit.actor_human_id IS 'The accountable human: who did it, or who owns the endpoint whose agent did.';
+
+COMMENT ON COLUMN switchboard.admission_policy_audit.actor_endpoint_id IS 'The endpoint whose agent, or whose database login, did it; NULL: the human did.';
+
+COMMENT ON COLUMN switchboard.admission_policy_audit.action IS 'create, update or delete.';
+
+COMMENT ON COLUMN switchboard.admission_policy_audit.before IS 'The policy before, as set_admission_policy takes it; NULL: there was none.';
+
+COMMENT ON COLUMN switchboard.admission_policy_audit.after IS 'The policy after; NULL: there is none any more.';
+
+COMMENT ON COLUMN switchboard.admission_policy_audit.at IS 'When.';
+
+ALTER TABLE switchboard.admission_policy_audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME switchboard.admission_policy_audit_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE switchboard.admission_refusals (
+    endpoint_id uuid NOT NULL,
+    id bigint NOT NULL,
+    queue text NOT NULL,
+    reason text NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='1000');
+
+COMMENT ON TABLE switchboard.admission_refusals IS 'Claims that a budget refused, one row each until a sweep adds them to admission_totals: rows, since a counter would let callers wait for each other.';
+
+COMMENT ON COLUMN switchboard.admission_refusals.endpoint_id IS 'The endpoint.';
+
+COMMENT ON COLUMN switchboard.admission_refusals.id IS 'Order; no meaning of its own.';
+
+COMMENT ON COLUMN switchboard.admission_refusals.queue IS 'The queue.';
+
+COMMENT ON COLUMN switchboard.admission_refusals.reason IS 'window_exhausted, in_flight_full, paused or admission_unavailable.';
+
+ALTER TABLE switchboard.admission_refusals ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME switchboard.admission_refusals_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE switchboard.admission_totals (
+    endpoint_id uuid NOT NULL,
+    queue text NOT NULL,
+    kind text NOT NULL,
+    total bigint NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE switchboard.admission_totals IS 'Counters that outlive what they were counted from: refusals that were folded, charges of policies that are gone.';
+
+COMMENT ON COLUMN switchboard.admission_totals.endpoint_id IS 'The endpoint.';
+
+COMMENT ON COLUMN switchboard.admission_totals.queue IS 'The queue.';
+
+COMMENT ON COLUMN switchboard.admission_totals.kind IS 'charged, or the reason of refusals.';
+
+COMMENT ON COLUMN switchboard.admission_totals.total IS 'How many; only ever grows.';
+
+CREATE TABLE switchboard.admission_windows (
+    endpoint_id uuid NOT NULL,
+    policy_id uuid NOT NULL,
+    window_start timestamp with time zone NOT NULL,
+    used integer DEFAULT 0 NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT admission_windows_used_check CHECK ((used >= 0))
+)
+WITH (fillfactor='30', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='1000');
+
+COMMENT ON TABLE switchboard.admission_windows IS 'How much of its budget a policy spent in each window; kept for 35 days.';
+
+COMMENT ON COLUMN switchboard.admission_windows.endpoint_id IS 'The endpoint.';
+
+COMMENT ON COLUMN switchboard.admission_windows.policy_id IS 'The policy.';
+
+COMMENT ON COLUMN switchboard.admission_windows.window_start IS 'The instant at which the window began.';
+
+COMMENT ON COLUMN switchboard.admission_windows.used IS 'Claims committed in it; never given back.';
+
+COMMENT ON COLUMN switchboard.admission_windows.updated_at IS 'When it was last charged.';
+
 CREATE TABLE switchboard.attempt_fold (
     singleton boolean DEFAULT true NOT NULL,
     folded_to xid8 DEFAULT '0'::xid8 NOT NULL,
@@ -492,6 +718,43 @@ COMMENT ON COLUMN switchboard.attempt_totals.state IS 'The state the todos got b
 COMMENT ON COLUMN switchboard.attempt_totals.attempt IS 'The attempt counter they ended with.';
 
 COMMENT ON COLUMN switchboard.attempt_totals.total IS 'How many; only ever grows.';
+
+CREATE TABLE switchboard.created_fold (
+    singleton boolean DEFAULT true NOT NULL,
+    folded_to uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
+    next_to uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
+    next_xid xid8 DEFAULT '0'::xid8 NOT NULL,
+    CONSTRAINT created_fold_singleton_check CHECK (singleton)
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE switchboard.created_fold IS 'One row: how far created_totals has counted.';
+
+COMMENT ON COLUMN switchboard.created_fold.singleton IS 'Always true: keeps this table at one row.';
+
+COMMENT ON COLUMN switchboard.created_fold.folded_to IS 'Todos with smaller ids are in created_totals.';
+
+COMMENT ON COLUMN switchboard.created_fold.next_to IS 'Where the next fold will get to.';
+
+COMMENT ON COLUMN switchboard.created_fold.next_xid IS 'Once all transactions below this are over, nobody makes a todo below next_to any more.';
+
+CREATE TABLE switchboard.created_totals (
+    endpoint_id uuid NOT NULL,
+    queue text NOT NULL,
+    source text NOT NULL,
+    total bigint NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE switchboard.created_totals IS 'Todos created so far; those from created_fold on are added by the reader.';
+
+COMMENT ON COLUMN switchboard.created_totals.endpoint_id IS 'The endpoint.';
+
+COMMENT ON COLUMN switchboard.created_totals.queue IS 'The queue.';
+
+COMMENT ON COLUMN switchboard.created_totals.source IS 'Where they came from: a source type, or agent, operator, sql, other.';
+
+COMMENT ON COLUMN switchboard.created_totals.total IS 'How many; only ever grows.';
 
 CREATE TABLE switchboard.credentials (
     endpoint_id uuid NOT NULL,
@@ -568,6 +831,18 @@ COMMENT ON COLUMN switchboard.humans.name IS 'Unique name; the owner of what a h
 
 COMMENT ON COLUMN switchboard.humans.created_at IS 'When the human was added.';
 
+CREATE TABLE switchboard.metric_queues (
+    slot integer NOT NULL,
+    queue text NOT NULL,
+    CONSTRAINT metric_queues_slot_check CHECK (((slot >= 1) AND (slot <= 50)))
+);
+
+COMMENT ON TABLE switchboard.metric_queues IS 'The queues that have a label of their own in the metrics, for ever: all others are __other__, so that no counter ever goes down.';
+
+COMMENT ON COLUMN switchboard.metric_queues.slot IS 'One of the 50 places.';
+
+COMMENT ON COLUMN switchboard.metric_queues.queue IS 'The queue''s name, whosever it is.';
+
 CREATE TABLE switchboard.notify_totals (
     shard smallint NOT NULL,
     type text NOT NULL,
@@ -585,6 +860,38 @@ COMMENT ON COLUMN switchboard.notify_totals.type IS 'The type of the notificatio
 COMMENT ON COLUMN switchboard.notify_totals.outcome IS 'delivered, failed, moot, dropped, or disabled (hooks, not calls).';
 
 COMMENT ON COLUMN switchboard.notify_totals.total IS 'How many; only ever grows.';
+
+CREATE TABLE switchboard.operator_tokens (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    human_id uuid NOT NULL,
+    name text NOT NULL,
+    digest bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    expires_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    last_used_at timestamp with time zone,
+    CONSTRAINT operator_tokens_digest_check CHECK ((octet_length(digest) = 32)),
+    CONSTRAINT operator_tokens_expires_at_check CHECK (isfinite(expires_at))
+)
+WITH (fillfactor='70');
+
+COMMENT ON TABLE switchboard.operator_tokens IS 'Bearer tokens of humans: SHA-256 of a secret that was shown once. Revoked ones stay, as a record.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.id IS 'Identity of the token.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.human_id IS 'Whose it is, and as whom it acts.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.name IS 'What it is for, in the words of who made it; unique among the human''s tokens that are not revoked.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.digest IS 'SHA-256 of the token as text. The token itself is stored nowhere.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.created_at IS 'When it was made.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.expires_at IS 'From then on it opens nothing; NULL: never.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.revoked_at IS 'When it was revoked, for good; NULL: not.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.last_used_at IS 'When it was last used, to the minute; NULL: never.';
 
 CREATE TABLE switchboard.queue_marks (
     endpoint_id uuid NOT NULL,
@@ -773,11 +1080,38 @@ COMMENT ON COLUMN switchboard.webhook_routes.target_endpoint_id IS 'The endpoint
 
 COMMENT ON COLUMN switchboard.webhook_routes.created_at IS 'When the route was added.';
 
+ALTER TABLE ONLY switchboard.admission_changes
+    ADD CONSTRAINT admission_changes_pkey PRIMARY KEY (endpoint_id);
+
+ALTER TABLE ONLY switchboard.admission_owed
+    ADD CONSTRAINT admission_owed_pkey PRIMARY KEY (endpoint_id, queue, id);
+
+ALTER TABLE ONLY switchboard.admission_policies
+    ADD CONSTRAINT admission_policies_pkey PRIMARY KEY (endpoint_id, id);
+
+ALTER TABLE ONLY switchboard.admission_policy_audit
+    ADD CONSTRAINT admission_policy_audit_pkey PRIMARY KEY (endpoint_id, id);
+
+ALTER TABLE ONLY switchboard.admission_refusals
+    ADD CONSTRAINT admission_refusals_pkey PRIMARY KEY (endpoint_id, id);
+
+ALTER TABLE ONLY switchboard.admission_totals
+    ADD CONSTRAINT admission_totals_pkey PRIMARY KEY (endpoint_id, queue, kind);
+
+ALTER TABLE ONLY switchboard.admission_windows
+    ADD CONSTRAINT admission_windows_pkey PRIMARY KEY (endpoint_id, policy_id, window_start);
+
 ALTER TABLE ONLY switchboard.attempt_fold
     ADD CONSTRAINT attempt_fold_pkey PRIMARY KEY (singleton);
 
 ALTER TABLE ONLY switchboard.attempt_totals
     ADD CONSTRAINT attempt_totals_pkey PRIMARY KEY (endpoint_id, queue, outcome, state, attempt);
+
+ALTER TABLE ONLY switchboard.created_fold
+    ADD CONSTRAINT created_fold_pkey PRIMARY KEY (singleton);
+
+ALTER TABLE ONLY switchboard.created_totals
+    ADD CONSTRAINT created_totals_pkey PRIMARY KEY (endpoint_id, queue, source);
 
 ALTER TABLE ONLY switchboard.credentials
     ADD CONSTRAINT credentials_digest_key UNIQUE (digest);
@@ -818,6 +1152,12 @@ ALTER TABLE ONLY switchboard.humans
 ALTER TABLE ONLY switchboard.humans
     ADD CONSTRAINT humans_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY switchboard.metric_queues
+    ADD CONSTRAINT metric_queues_pkey PRIMARY KEY (slot);
+
+ALTER TABLE ONLY switchboard.metric_queues
+    ADD CONSTRAINT metric_queues_queue_key UNIQUE (queue);
+
 ALTER TABLE ONLY switchboard.notify_deliveries
     ADD CONSTRAINT notify_deliveries_pkey PRIMARY KEY (endpoint_id, id);
 
@@ -826,6 +1166,12 @@ ALTER TABLE ONLY switchboard.notify_hooks
 
 ALTER TABLE ONLY switchboard.notify_totals
     ADD CONSTRAINT notify_totals_pkey PRIMARY KEY (shard, type, outcome);
+
+ALTER TABLE ONLY switchboard.operator_tokens
+    ADD CONSTRAINT operator_tokens_digest_key UNIQUE (digest);
+
+ALTER TABLE ONLY switchboard.operator_tokens
+    ADD CONSTRAINT operator_tokens_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY switchboard.queue_marks
     ADD CONSTRAINT queue_marks_pkey PRIMARY KEY (endpoint_id, queue);
@@ -854,15 +1200,29 @@ ALTER TABLE ONLY switchboard.webhook_audit
 ALTER TABLE ONLY switchboard.webhook_routes
     ADD CONSTRAINT webhook_routes_pkey PRIMARY KEY (endpoint_id, webhook_id, target_endpoint_id);
 
+CREATE INDEX admission_policies_created_by ON switchboard.admission_policies USING btree (created_by_human_id);
+
+CREATE INDEX admission_policies_updated_by ON switchboard.admission_policies USING btree (updated_by_human_id);
+
 CREATE INDEX endpoints_human ON switchboard.endpoints USING btree (human_id);
 
 CREATE INDEX events_webhook ON switchboard.events USING btree (endpoint_id, webhook_id, id);
+
+CREATE INDEX idx_admission_audit_scope ON switchboard.admission_policy_audit USING btree (endpoint_id, queue, at DESC);
+
+CREATE UNIQUE INDEX idx_admission_policies_endpoint_queue ON switchboard.admission_policies USING btree (endpoint_id, queue);
+
+CREATE INDEX idx_todos_claimed_endpoint_queue ON switchboard.todos USING btree (endpoint_id, queue) WHERE (state = 'claimed'::switchboard.todo_state);
 
 CREATE INDEX notify_deliveries_again ON switchboard.notify_deliveries USING btree (endpoint_id, hook_id, due_at) WHERE ((due_at IS NOT NULL) AND (attempts > 0));
 
 CREATE INDEX notify_deliveries_due ON switchboard.notify_deliveries USING btree (endpoint_id, hook_id, due_at) WHERE (due_at IS NOT NULL);
 
 CREATE INDEX notify_deliveries_hook ON switchboard.notify_deliveries USING btree (endpoint_id, hook_id, id);
+
+CREATE INDEX operator_tokens_human ON switchboard.operator_tokens USING btree (human_id);
+
+CREATE UNIQUE INDEX operator_tokens_name ON switchboard.operator_tokens USING btree (human_id, name) WHERE (revoked_at IS NULL);
 
 CREATE INDEX todo_attempts_xid ON switchboard.todo_attempts USING btree (xid);
 
@@ -881,6 +1241,24 @@ CREATE INDEX webhook_audit_event ON switchboard.webhook_audit USING btree (endpo
 CREATE INDEX webhook_audit_webhook ON switchboard.webhook_audit USING btree (endpoint_id, webhook_id, id);
 
 CREATE INDEX webhook_routes_target ON switchboard.webhook_routes USING btree (target_endpoint_id);
+
+ALTER TABLE ONLY switchboard.admission_changes
+    ADD CONSTRAINT admission_changes_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY switchboard.admission_owed
+    ADD CONSTRAINT admission_owed_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY switchboard.admission_policies
+    ADD CONSTRAINT admission_policies_created_by_human_id_fkey FOREIGN KEY (created_by_human_id) REFERENCES switchboard.humans(id);
+
+ALTER TABLE ONLY switchboard.admission_policies
+    ADD CONSTRAINT admission_policies_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY switchboard.admission_policies
+    ADD CONSTRAINT admission_policies_updated_by_human_id_fkey FOREIGN KEY (updated_by_human_id) REFERENCES switchboard.humans(id);
+
+ALTER TABLE ONLY switchboard.admission_windows
+    ADD CONSTRAINT admission_windows_endpoint_id_policy_id_fkey FOREIGN KEY (endpoint_id, policy_id) REFERENCES switchboard.admission_policies(endpoint_id, id) ON DELETE CASCADE;
 
 ALTER TABLE ONLY switchboard.attempt_totals
     ADD CONSTRAINT attempt_totals_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
@@ -905,6 +1283,9 @@ ALTER TABLE ONLY switchboard.notify_deliveries
 
 ALTER TABLE ONLY switchboard.notify_hooks
     ADD CONSTRAINT notify_hooks_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
+ALTER TABLE ONLY switchboard.operator_tokens
+    ADD CONSTRAINT operator_tokens_human_id_fkey FOREIGN KEY (human_id) REFERENCES switchboard.humans(id);
 
 ALTER TABLE ONLY switchboard.queue_marks
     ADD CONSTRAINT queue_marks_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);

@@ -42,7 +42,7 @@ begin
     select e.* into v_bound from endpoint_logins l join endpoints e on e.id = l.endpoint_id where l.login = session_user;
     if (not p_own and p_endpoint_id is distinct from v_bound.id) or not is_active(v_bound.revoked_at, v_bound.expires_at, clock()) then
         return null;
-    elsif not p_verb = any (v_bound.verbs) then
+    elsif not granted_tool(v_bound.verbs, p_verb) then
         perform refuse('forbidden', null, jsonb_build_object('field', 'verb', 'verb', p_verb));
     end if;
     return v_bound.id;

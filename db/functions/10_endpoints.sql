@@ -105,11 +105,12 @@ begin
     if v_id is null then
         perform refuse('conflict', 'that slug is taken, perhaps by a revoked endpoint: choose another');
     end if;
+    insert into admission_changes (endpoint_id) values (v_id);
     insert into queue_marks (endpoint_id, queue) select v_id, q from (select distinct unnest(p_queues)) s (q);
     return query select v_id, p_slug, mint_credential(v_id);
 end $$;
 comment on function switchboard.vend_endpoint(uuid, text, text[], text[], integer, text[], timestamptz) is
-'Vends an endpoint to the human p_human_id. p_slug: its name in URLs, unique for ever; p_queues: 1 to 32 queues; p_verbs: the whole grant, NULL: default_verbs(); p_webhook_max: how many receivers; p_webhook_source_types: NULL: all but open; p_expires_at: NULL: never. Returns the credential, shown this once. Errors: invalid_argument, not_found, conflict. Writes endpoints, credentials, queue_marks.';
+'Vends an endpoint to the human p_human_id. p_slug: its name in URLs, unique for ever; p_queues: 1 to 32 queues; p_verbs: the whole grant, NULL: default_verbs(); p_webhook_max: how many receivers; p_webhook_source_types: NULL: all but open; p_expires_at: NULL: never. Returns the credential, shown this once. Errors: invalid_argument, not_found, conflict. Writes endpoints, credentials, queue_marks, admission_changes.';
 
 create or replace function switchboard.find_endpoint(p_slug_or_id text) returns uuid
 language sql stable security definer set search_path = switchboard, pg_temp

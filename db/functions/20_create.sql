@@ -7,7 +7,7 @@
 -- A create waits for an uncommitted create of the same key, and for nothing else. A batch inserts in
 -- order of key, so that two batches with the same keys cannot wait for each other, and answers in
 -- the caller's order. Every new todo rings todo_ready, '<endpoint_id>:<queue>', once a transaction, and is
--- written to the outbox of the hooks that cover its queue. What is plain, almost all there is, is told
+-- written to the outbox of the hooks that cover its queue, unless its budget shuts the queue (functions/reopen). What is plain, almost all there is, is told
 -- by one expression; only for the rest are the checks called that know what is wrong.
 
 create or replace function switchboard.checked_title(
@@ -67,10 +67,7 @@ begin
         into v_todo;
         if v_todo.id is not null then
             if not p_held then
-                perform pg_notify('todo_ready', p_endpoint_id || ':' || v_queue);
-                if exists (select from notify_hooks h where h.endpoint_id = p_endpoint_id) then
-                    perform post_wakes(p_endpoint_id, v_queue, array[v_todo.id], 'created');
-                end if;
+                perform tell_created(p_endpoint_id, v_queue, v_todo.id);
             end if;
             return v_todo;
         end if;
@@ -90,13 +87,39 @@ end $$;
 comment on function switchboard.enqueue(uuid, text[], timestamptz, text, text, text, jsonb, text, text, text, text, integer, uuid, boolean) is
 'Makes a todo, created at p_at, unless a live todo of the endpoint has its key, and returns the one or the other; one that is held in quarantine is returned to deliveries only, for all others it is a conflict. p_queues: the granted queues; p_event_id: the delivery it is made of, whose fields are checked already; p_held: in the queue quarantine, which rings nobody. Errors: invalid_argument, forbidden, conflict, unavailable. Notifies todo_ready and the hooks. Writes todos, notify_deliveries.';
 
+create or replace function switchboard.tell_created(p_endpoint_id uuid, p_queue text, p_id uuid) returns void
+language plpgsql volatile
+as $$
+declare
+    v_budget boolean;
+    v_hooks  boolean;
+begin
+    select exists (select from switchboard.admission_policies p where p.endpoint_id = p_endpoint_id and p.queue = p_queue),
+           exists (select from switchboard.notify_hooks h where h.endpoint_id = p_endpoint_id) into v_budget, v_hooks;
+    if v_budget then
+        if switchboard.is_deferred(p_endpoint_id, p_queue, switchboard.clock()) then
+            perform switchboard.owe_wake(p_endpoint_id, p_queue);
+            return;
+        end if;
+    end if;
+    perform pg_notify('todo_ready', p_endpoint_id || ':' || p_queue);
+    if v_hooks then
+        perform switchboard.post_wakes(p_endpoint_id, p_queue, array[p_id], 'created');
+    end if;
+end $$;
+comment on function switchboard.tell_created(uuid, text, uuid) is
+'Wakes whoever waits for a todo that was just created; in a queue that its budget shuts nobody, but a wake is owed (functions/reopen). On the path of every create, so it qualifies names instead of pinning search_path. Notifies todo_ready and the hooks. Reads admission_policies, notify_hooks; writes notify_deliveries, admission_owed.';
+
 create or replace function switchboard.with_created(p_todo switchboard.todo, p_created boolean) returns switchboard.created_todo
 language plpgsql immutable set search_path = switchboard, pg_temp
 as $$
 declare
     v_out created_todo;
 begin
-    select p_todo.*, p_created into v_out;
+    select p_todo.id, p_todo.endpoint_id, p_todo.queue, p_todo.state, p_todo.kind, p_todo.source, p_todo.title, p_todo.payload, p_todo.assignee, p_todo.owner,
+           p_todo.lease_expires_at, p_todo.lease_token, p_todo.claimed_at, p_todo.attempt, p_todo.max_attempts, p_todo.next_retry_at, p_todo.dead_letter,
+           p_todo.result, p_todo.idempotency_key, p_todo.trust_mode, p_todo.verified, p_todo.ring_attempts, p_todo.last_ringed_at, p_todo.event_id,
+           p_todo.created_at, p_todo.updated_at, p_todo.completed_at, p_todo.claims, p_created into v_out;
     return v_out;
 end $$;
 comment on function switchboard.with_created(switchboard.todo, boolean) is 'A todo with the flag whether this call created it.';
@@ -194,6 +217,7 @@ declare
     v_now      timestamptz := clock();
     v_endpoint endpoints   := creating_endpoint(p_endpoint_id, v_now);
     v_time     text        := left(new_id(v_now)::text, 19);
+    v_shut     text[]      := deferred_of(v_endpoint.id, null, v_now);
     v_ids      uuid[];
     v_made     uuid[];
 begin
@@ -214,12 +238,15 @@ begin
             do nothing
         returning t.id, t.queue
     ), rung as (
-        select pg_notify('todo_ready', v_endpoint.id || ':' || q.queue) from (select distinct made.queue from made) q
+        select case when q.queue = any (v_shut) then owe_wake(v_endpoint.id, q.queue)
+                    else pg_notify('todo_ready', v_endpoint.id || ':' || q.queue) end
+        from (select distinct made.queue from made) q
     )
     select coalesce(array_agg(made.id), '{}') into v_made from made where (select count(*) from rung) >= 0;
     if exists (select from notify_hooks h where h.endpoint_id = v_endpoint.id) then
         perform post_wakes(v_endpoint.id, q.queue, q.ids, 'created')
-        from (select t.queue, array_agg(t.id order by t.id) as ids from todos t where t.endpoint_id = v_endpoint.id and t.id = any (v_made) group by t.queue) q;
+        from (select t.queue, array_agg(t.id order by t.id) as ids from todos t
+              where t.endpoint_id = v_endpoint.id and t.id = any (v_made) and t.queue <> all (v_shut) group by t.queue) q;
     end if;
     return query select * from settle_batch(v_endpoint, v_now, p_todos, v_ids, v_made);
 end $$;

@@ -14,9 +14,9 @@ begin
     if not found then
         perform refuse('not_found', 'there is no such todo here: list_todos shows what there is');
     end if;
-    return show(v_row);
+    return with_admission(show(v_row), case when v_row.state = 'pending' then pending_admission(v_row.endpoint_id, array[v_row.queue], clock()) end);
 end $$;
-comment on function switchboard.get_todo(text, text) is 'One todo of the endpoint. Errors: not_found. Reads todos.';
+comment on function switchboard.get_todo(text, text) is 'One todo of the endpoint; a pending one of a budgeted queue with admission: {status, next_eligible_at, exact}. Errors: not_found. Reads todos, admission_policies.';
 
 create or replace function switchboard.check_state(p_state text) returns void
 language plpgsql immutable set search_path = switchboard, pg_temp
@@ -72,6 +72,7 @@ as $$
 declare
     v_limit    integer := check_limit(p_limit, 50, 200);
     v_endpoint endpoints;
+    v_budgets  jsonb;
 begin
     perform check_state(p_state);
     select * into v_endpoint from endpoints e where e.id = scope(p_endpoint_id, 'list_todos');
@@ -80,10 +81,11 @@ begin
     elsif p_queue is not null then
         perform check_queue(p_queue, v_endpoint.queues);
     end if;
-    return query select s.* from todos_of(v_endpoint.id, p_queue, p_state::todo_state, v_limit) t cross join lateral show(t) s;
+    v_budgets := pending_admission(v_endpoint.id, case when p_queue is not null then array[p_queue] end, clock());
+    return query select s.* from todos_of(v_endpoint.id, p_queue, p_state::todo_state, v_limit) t cross join lateral with_admission(show(t), v_budgets) s;
 end $$;
 comment on function switchboard.list_todos(text, text, text, integer) is
-'Todos of the endpoint, newest first, with p_state pending oldest first. p_queue, p_state: NULL: all; p_limit: 1..200, above is clamped, NULL: 50. Errors: invalid_argument, forbidden (queue outside the grant). Reads todos.';
+'Todos of the endpoint, newest first, with p_state pending oldest first. p_queue, p_state: NULL: all; p_limit: 1..200, above is clamped, NULL: 50. Pending ones of a budgeted queue with admission, as get_todo. Errors: invalid_argument, forbidden (queue outside the grant). Reads todos, admission_policies.';
 
 create or replace function switchboard.queue_counts(p_endpoint_id text)
 returns table (queue text, pending bigint, claimed bigint, parked bigint, dead bigint, done bigint, oldest_pending_seconds double precision)

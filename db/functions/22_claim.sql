@@ -22,7 +22,8 @@
 -- long transaction, a claim rolled back, a lowering skipped because the mark was locked. Marks are
 -- hints: a wrong one costs at most a sweep's delay, never a todo. Nobody waits for their locks.
 --
--- A claim in a queue that was nudged notes the progress (functions/stall).
+-- A claim in a queue that was nudged notes the progress (functions/stall). One in a queue with a budget passes its policy
+-- (functions/admission); a queue without one pays for it with a probe of an index, in claim_terms().
 -- Lock order: todo, then policy, window, ledger. The claimed row is locked first, then updated.
 
 do $$  -- here and not in a migration: the functions that build these terms change in the same transaction, and no claim fails in between
@@ -53,7 +54,7 @@ begin
         p_queues := array(select unnest(p_queues));
     end if;
     select e.queues, e.revoked_at is null and (e.expires_at is null or e.expires_at > v_at) as open, coalesce(p_lease_ttl_seconds, e.default_lease_seconds, (select i.default_lease_seconds from switchboard.settings i)) as lease_seconds,
-           e.due_from, e.stalled_queues,
+           e.due_from, e.stalled_queues, array(select p.queue from switchboard.admission_policies p where p.endpoint_id = e.id) as budgeted,
            case when cardinality(coalesce(p_queues, e.queues)) = 1 then (
                select k.pending_from from switchboard.queue_marks k
                where k.endpoint_id = e.id and k.queue = (coalesce(p_queues, e.queues))[1]) end as only_from,
@@ -72,9 +73,10 @@ begin
         return (v_endpoint, p_owner, coalesce(p_queues, v_grant.queues),
                 least(v_grant.lease_seconds, 86400),
                 v_at, v_grant.due_from, v_grant.any_due, v_grant.any_assigned, timestamptz 'epoch',
-                case when not v_grant.any_due and not v_grant.any_assigned then v_grant.only_from end, v_grant.stalled_queues)::switchboard.claim_terms;
+                case when not v_grant.any_due and not v_grant.any_assigned and not coalesce(p_queues, v_grant.queues) && v_grant.budgeted then v_grant.only_from end, v_grant.stalled_queues,
+                v_grant.budgeted, null, null)::switchboard.claim_terms;
     end if;
-    return (null, null, null, null, v_at, null, null, null, null, null, null)::switchboard.claim_terms;
+    return (null, null, null, null, v_at, null, null, null, null, null, null, '{}', null, null)::switchboard.claim_terms;
 end $$;
 comment on function switchboard.claim_terms(text, text, text, text[], integer) is
 'Checks the arguments of a claim against the endpoint''s grant. Lease: per call, else the endpoint''s, else the installation''s; above 86400 clamped. An endpoint out of scope or inactive gives terms without an endpoint, which claim nothing. On the path of every claim, so it qualifies names instead of pinning search_path. Errors: invalid_argument, forbidden. Reads endpoints, settings.';
@@ -121,7 +123,8 @@ begin
     else
         select t.id into v_id from todos t
         where t.endpoint_id = p_terms.endpoint_id and t.due_at <= p_terms.at and (t.state = 'failed' or t.attempt < t.max_attempts)
-          and t.queue = any (p_terms.queues) and (t.assignee is null or t.assignee = p_terms.owner)
+          and t.queue = any (p_terms.queues) and (t.state = 'claimed' or array_position(p_terms.busy, t.queue) is null)
+          and (t.assignee is null or t.assignee = p_terms.owner)
         order by t.due_at limit 1 for no key update skip locked;
     end if;
     return v_id;
@@ -194,10 +197,15 @@ declare
     v_assigned   record;
     v_id         uuid;
     v_todo       todo;
+    v_taken      admitted;
     v_skip       text[] := '{}';
     v_from_start boolean := false;
     v_tries      integer := 0;
+    v_budgets    boolean := p_terms.budgeted && p_terms.queues;
 begin
+    if v_budgets and p_terms.rooms is null then
+        p_terms := heed_budgets(p_terms);
+    end if;
     while p_terms.endpoint_id is not null loop
         select h.* into v_head from (
             select t.created_at, t.id, 'pool' as kind, m.queue
@@ -208,11 +216,13 @@ begin
                 order by t.created_at, t.id limit 1) t
             where m.endpoint_id = p_terms.endpoint_id and 'pool ' || m.queue <> all (v_skip)
               and array_position(p_terms.queues, m.queue) > 0  -- = any () would descend the index once an element
+              and array_position(p_terms.busy, m.queue) is null
             union all
             (select t.created_at, t.id, 'due', '' from todos t
              where (p_terms.any_due or v_from_start) and 'due ' <> all (v_skip) and t.endpoint_id = p_terms.endpoint_id and t.due_at <= p_terms.at
                and t.due_at >= case when v_from_start then 'epoch' else p_terms.due_from end
                and (t.state = 'failed' or t.attempt < t.max_attempts) and t.queue = any (p_terms.queues)
+               and (t.state = 'claimed' or array_position(p_terms.busy, t.queue) is null)
                and (t.assignee is null or t.assignee = p_terms.owner)
              order by t.due_at limit 16)
         ) h
@@ -233,6 +243,13 @@ begin
             v_from_start := true;
             v_skip := '{}';
             continue;
+        elsif v_budgets and (v_head.kind = 'due' or v_head.queue = any (p_terms.budgeted)) then
+            v_taken := take_admitted(p_terms, v_head.kind, v_head.id, v_head.queue, v_head.created_at);
+            if v_taken.refused is not null then
+                p_terms := turn_away(p_terms, v_taken.queue, v_taken.refused);
+                continue;
+            end if;
+            v_todo := v_taken.todo;
         elsif v_head.kind = 'pool' then
             v_todo := take(p_terms, null, v_head.queue, v_head.created_at);
         else
@@ -269,7 +286,7 @@ begin
         where t.endpoint_id = p_terms.endpoint_id and t.assignee = p_terms.owner and t.queue = q and t.state = 'pending'
           and t.created_at >= p_terms.assigned_from
         order by t.created_at, t.id limit 1) a
-    where 'assigned ' || q <> all (p_skip) and (p_id is null or (a.created_at, a.id) < (p_created_at, p_id))
+    where 'assigned ' || q <> all (p_skip) and array_position(p_terms.busy, q) is null and (p_id is null or (a.created_at, a.id) < (p_created_at, p_id))
     order by a.created_at, a.id limit 1;
 end $$;
 comment on function switchboard.older_assigned(switchboard.claim_terms, text[], timestamptz, uuid) is
@@ -284,6 +301,9 @@ declare
     v_terms claim_terms := claim_terms(p_endpoint_id, 'claim_next', p_owner, p_queues, p_lease_ttl_seconds);
     v_todo  todo;
 begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform pin_policies(v_terms.endpoint_id);
+    end if;
     -- The common case, one queue and nothing that is due or assigned, needs no comparison of heads: what
     -- claim_oldest() would do there, in one statement. It is half of what a claim costs.
     if v_terms.only_from is not null then
@@ -300,7 +320,7 @@ begin
             order by h.created_at, h.id limit 1 for no key update skip locked)
         returning t.id, t.endpoint_id, t.queue, 'claimed'::text, t.kind, t.source, t.title, t.payload, t.assignee, t.owner, t.due_at, t.lease_token,
             t.claimed_at, t.attempt, t.max_attempts, null::timestamptz, false, t.result, t.idempotency_key, t.trust_mode::text, t.trust_mode not in ('token', 'open'),
-            t.ring_attempts, t.last_ringed_at, t.event_id, t.created_at, t.updated_at, t.completed_at, t.claims;
+            t.ring_attempts, t.last_ringed_at, t.event_id, t.created_at, t.updated_at, t.completed_at, t.claims, null::jsonb;
         if found then
             if v_terms.queues[1] = any (v_terms.stalled) then
                 perform note_progress(v_terms.endpoint_id, v_terms.queues[1], v_terms.at);
@@ -314,10 +334,12 @@ begin
     v_todo := claim_oldest(v_terms);
     if v_todo.id is not null then
         return next v_todo;
+    elsif v_terms.budgeted && v_terms.queues then
+        perform note_held_back(v_terms);
     end if;
 end $$;
 comment on function switchboard.claim_next(text, text, text[], integer) is
-'Claims the oldest claimable todo under a lease (SPEC-0003, Atomic Claim). p_owner: 1 to 128 characters; p_queues: up to 32 granted queues, NULL: all granted, empty: none; p_lease_ttl_seconds: from 1, above 86400 clamped, NULL: the default. Returns one row with lease_token, or no row when nothing is claimable. Errors: invalid_argument, forbidden. Writes todos, todo_attempts, queue_marks.';
+'Claims the oldest claimable todo under a lease (SPEC-0003, Atomic Claim). p_owner: 1 to 128 characters; p_queues: up to 32 granted queues, NULL: all granted, empty: none; p_lease_ttl_seconds: from 1, above 86400 clamped, NULL: the default. Returns one row with lease_token, or no row when nothing is claimable: deferred_queues says what a budget holds back. Errors: invalid_argument, forbidden. Writes todos, todo_attempts, queue_marks, and in budgeted queues admission_policies, admission_windows, admission_refusals.';
 
 create or replace function switchboard.claim(p_endpoint_id text, p_id text, p_owner text, p_lease_ttl_seconds integer default null) returns switchboard.todo
 language plpgsql volatile security definer set search_path = switchboard, pg_temp set plan_cache_mode = force_generic_plan
@@ -325,16 +347,22 @@ as $$
 declare
     v_terms claim_terms := claim_terms(p_endpoint_id, 'claim', p_owner, null, p_lease_ttl_seconds);
 begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform pin_policies(v_terms.endpoint_id);
+    end if;
     return claim_by_id(coalesce(v_terms.endpoint_id, scope(p_endpoint_id)), p_id, v_terms);
 end $$;
 comment on function switchboard.claim(text, text, text, integer) is
-'Claims one todo under a lease. Arguments and lease as claim_next. Errors: not_found; conflict: not claimable now, assigned to somebody else, or being claimed; forbidden: its queue is no longer granted; invalid_argument. Writes todos, todo_attempts.';
+'Claims one todo under a lease. Arguments and lease as claim_next. Errors: not_found; conflict: not claimable now, assigned to somebody else, or being claimed; forbidden: its queue is no longer granted; deferred: its queue is over budget; invalid_argument. Writes todos, todo_attempts, admission_policies, admission_windows.';
 
 create or replace function switchboard.claim_by_id(p_endpoint_id uuid, p_id text, p_terms switchboard.claim_terms) returns switchboard.todo
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 declare
-    v_row todos;
+    v_row       todos;
+    v_at        timestamptz;
+    v_admission jsonb;
+    v_todo      todo;
 begin
     if p_terms.endpoint_id is null and exists (select from todos t where t.endpoint_id = p_endpoint_id and t.id = as_uuid(p_id) and t.queue <> 'quarantine') then
         perform refuse('conflict', 'the endpoint is revoked or expired: nothing on it can be claimed');
@@ -352,9 +380,15 @@ begin
         perform refuse_todo(p_endpoint_id, p_id);
     end if;
     perform check_queue(v_row.queue, p_terms.queues);
-    return take(p_terms, v_row.id);
+    if v_row.queue = any (p_terms.budgeted) then
+        select a.* into v_at, v_admission from admit_claim(p_endpoint_id, v_row.queue, v_row.state = 'claimed') a;
+        p_terms.at := coalesce(v_at, p_terms.at);
+    end if;
+    v_todo := take(p_terms, v_row.id);
+    v_todo.admission := v_admission;
+    return v_todo;
 end $$;
-comment on function switchboard.claim_by_id(uuid, text, switchboard.claim_terms) is 'Locks one todo without waiting, checks that it is claimable by these terms, and takes it; else not_found or conflict.';
+comment on function switchboard.claim_by_id(uuid, text, switchboard.claim_terms) is 'Locks one todo without waiting, checks that it is claimable by these terms and admitted by the policy of its queue, and takes it; else not_found, conflict or deferred.';
 
 create or replace function switchboard.refuse_todo(p_endpoint_id uuid, p_id text) returns void
 language plpgsql volatile set search_path = switchboard, pg_temp
@@ -389,10 +423,27 @@ declare
     v_limit integer     := check_limit(p_limit, 1, 1000);
     v_terms claim_terms := claim_terms(p_endpoint_id, 'claim_next', p_owner, p_queues, p_lease_ttl_seconds);
     v_todo  todo;
+    v_asked text[]      := v_terms.queues;
+    v_tight boolean     := v_terms.budgeted && v_terms.queues;
+    v_over  boolean;
 begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform pin_policies(v_terms.endpoint_id);
+    end if;
+    if v_tight then
+        v_terms := open_rooms(v_terms);
+    end if;
     for v_n in 1 .. v_limit loop
         v_todo := claim_oldest(v_terms);
         exit when v_todo.id is null;
+        if v_tight then
+            v_over := v_todo.admission is not null;  -- taken over: not one more in flight
+            v_todo.admission := null;
+        end if;
+        if v_terms.rooms ? v_todo.queue then
+            v_terms := use_room(v_terms, v_todo.queue, v_over);
+            v_todo.admission := headroom(jsonb_populate_record(null::admission_state, v_terms.rooms -> v_todo.queue));
+        end if;
         return next v_todo;
         -- what this call took stands dead at the heads until it commits: look from behind it
         if v_todo.assignee is not null and v_todo.claims = 1 then
@@ -405,6 +456,13 @@ begin
                 order by t.due_at limit 1), v_terms.at);
         end if;
     end loop;
+    if v_tight then
+        perform charge_rooms(v_terms);
+    end if;
+    if v_tight and v_todo.id is null then  -- less than was asked for
+        v_terms.queues := v_asked;
+        perform note_held_back(v_terms);
+    end if;
 end $$;
 comment on function switchboard.claim_batch(text, text, integer, text[], integer) is
-'Claims up to p_limit todos (1..1000, above is clamped, NULL: 1) as claim_next would one after the other, in one transaction. Arguments, errors and tables as claim_next.';
+'Claims up to p_limit todos (1..1000, above is clamped, NULL: 1) as claim_next would one after the other, in one transaction, and of a budgeted queue no more than its budget leaves. Arguments, errors and tables as claim_next.';

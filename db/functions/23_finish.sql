@@ -9,6 +9,8 @@
 -- These updates go by the primary key. The test stands in a CASE on purpose: a bare state = 'claimed'
 -- would let the planner take the partial index of leases, which looks empty in the statistics of an
 -- idle queue and is full of dead entries under load.
+--
+-- What ends in a queue that its budget had shut frees a slot, and tells so (functions/reopen).
 
 create or replace function switchboard.backoff(p_attempt integer) returns interval
 language sql immutable set search_path = switchboard, pg_temp
@@ -83,6 +85,8 @@ begin
             left(coalesce(p_result ->> 'summary', p_result ->> 'error', p_result #>> '{}'), 200));
     if v_todo.state = 'pending' then
         perform switchboard.wake_queue(p_endpoint_id, v_todo.queue, v_todo.created_at, array[v_id]);
+    elsif exists (select from switchboard.admission_owed o where o.endpoint_id = p_endpoint_id and o.queue = v_todo.queue) then
+        perform switchboard.reopen_queue(p_endpoint_id, v_todo.queue);
     end if;
     return v_todo;
 end $$;
@@ -97,11 +101,15 @@ language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 begin
     perform lower_mark(p_endpoint_id, p_queue, p_oldest);
-    perform pg_notify('todo_ready', p_endpoint_id || ':' || p_queue);
-    perform post_wakes(p_endpoint_id, p_queue, p_ids, p_reason);
+    if is_deferred(p_endpoint_id, p_queue, clock()) then
+        perform owe_wake(p_endpoint_id, p_queue);
+    elsif not (is_owed(p_endpoint_id, p_queue) and reopen_queue(p_endpoint_id, p_queue)) then  -- told once, not twice
+        perform pg_notify('todo_ready', p_endpoint_id || ':' || p_queue);
+        perform post_wakes(p_endpoint_id, p_queue, p_ids, p_reason);
+    end if;
 end $$;
 comment on function switchboard.wake_queue(uuid, text, timestamptz, uuid[], text) is
-'What every transition back to pending does: lowers the marks of the queue to the oldest todo that came back, rings todo_ready (once a queue and transaction), and writes the calls to the hooks. Writes queue_marks, notify_deliveries.';
+'What every transition back to pending does: lowers the marks of the queue to the oldest todo that came back, rings todo_ready (once a queue and transaction), and writes the calls to the hooks; in a queue that its budget shuts, a wake is owed instead (functions/reopen). Writes queue_marks, notify_deliveries, admission_owed.';
 
 create or replace function switchboard.heartbeat(
     p_endpoint_id text, p_id text, p_owner text, p_lease_ttl_seconds integer default null, p_lease_token text default null)
@@ -221,6 +229,7 @@ begin
     select m.text_id, case when e.n is not null then 'done' when l.id is not null then 'conflict' else 'not_found' end
     from named m left join mine e on e.n = m.n left join locked l on l.id = m.id
     order by m.n;
+    perform reopen_queue(v_endpoint, o.queue) from (select distinct k.queue from admission_owed k where k.endpoint_id = v_endpoint) o;
 end $$;
 comment on function switchboard.complete_batch(text, text, text[], text[]) is
 'complete for up to 10,000 todos: one row per element of p_ids, in its order, with outcome done, conflict or not_found; one outcome does not touch the others. p_lease_tokens: one per id, NULL: not tested. Locks in order of creation. Errors: invalid_argument. Writes todos, todo_attempts.';

@@ -46,7 +46,7 @@ begin
     if not found then
         perform refuse('not_found', 'there is no such todo: list_todos_any_endpoint shows what there is');
     end if;
-    return show(v_row);
+    return with_admission(show(v_row), case when v_row.state = 'pending' then pending_admission(v_row.endpoint_id, array[v_row.queue], clock()) end);
 end $$;
 comment on function switchboard.get_todo_any_endpoint(text, uuid) is 'get_todo for the operator. Errors: not_found, forbidden. Reads todos.';
 
@@ -73,7 +73,9 @@ begin
     perform acting_owner(p_actor_human_id);
     perform check_state(p_state);
     return query
-        select s.* from endpoints e cross join lateral todos_of(e.id, p_queue, p_state::todo_state, v_limit, as_uuid(p_before)) t cross join lateral show(t) s
+        select s.* from endpoints e cross join lateral todos_of(e.id, p_queue, p_state::todo_state, v_limit, as_uuid(p_before)) t
+        left join lateral (select pending_admission(t.endpoint_id, array[t.queue], clock()) as states where t.state = 'pending') a on true
+        cross join lateral with_admission(show(t), a.states) s
         where (p_actor_human_id is null or e.human_id = p_actor_human_id) and (p_endpoint_id is null or e.id = as_uuid(p_endpoint_id))
         order by case when p_state = 'pending' then t.created_at end, case when p_state = 'pending' then t.id end, t.id desc
         limit v_limit;
@@ -99,9 +101,12 @@ declare
     v_endpoint uuid := endpoint_of(p_id, p_actor_human_id);
 begin
     perform refuse_quarantined(v_endpoint, p_id);
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform pin_policies(v_endpoint);
+    end if;
     return claim_by_id(v_endpoint, p_id, operator_terms(v_endpoint, v_owner, p_lease_ttl_seconds));
 end $$;
-comment on function switchboard.claim_any_endpoint(text, integer, uuid) is 'claim by the operator: a claimable todo, under a lease of op:<human>. Errors: not_found, conflict, forbidden, invalid_argument. Writes todos, todo_attempts.';
+comment on function switchboard.claim_any_endpoint(text, integer, uuid) is 'claim by the operator: a claimable todo, under a lease of op:<human>, at the cost of the queue''s budget. Errors: not_found, conflict, deferred, forbidden, invalid_argument. Writes todos, todo_attempts, admission_policies, admission_windows.';
 
 create or replace function switchboard.operator_terms(p_endpoint_id uuid, p_owner text, p_lease_ttl_seconds integer) returns switchboard.claim_terms
 language plpgsql stable set search_path = switchboard, pg_temp
@@ -114,13 +119,13 @@ begin
     end if;
     v_terms.at := clock();
     v_terms.owner := p_owner;
-    select e.id, e.stalled_queues, array(select m.queue from queue_marks m where m.endpoint_id = e.id),
+    select e.id, e.stalled_queues, array(select m.queue from queue_marks m where m.endpoint_id = e.id), array(select p.queue from admission_policies p where p.endpoint_id = e.id),
            least(coalesce(p_lease_ttl_seconds, e.default_lease_seconds, s.default_lease_seconds), 86400)
-    into v_terms.endpoint_id, v_terms.stalled, v_terms.queues, v_terms.lease_seconds
+    into v_terms.endpoint_id, v_terms.stalled, v_terms.queues, v_terms.budgeted, v_terms.lease_seconds
     from endpoints e, settings s where e.id = p_endpoint_id and is_active(e.revoked_at, e.expires_at, v_terms.at);
     return v_terms;
 end $$;
-comment on function switchboard.operator_terms(uuid, text, integer) is 'The terms of an operator''s claim: any queue the endpoint ever had. Reads endpoints, settings, queue_marks.';
+comment on function switchboard.operator_terms(uuid, text, integer) is 'The terms of an operator''s claim: any queue the endpoint ever had. Reads endpoints, settings, queue_marks, admission_policies.';
 
 create or replace function switchboard.heartbeat_any_endpoint(
     p_id text, p_lease_ttl_seconds integer default null, p_actor_human_id uuid default null, p_force boolean default false)

@@ -23,7 +23,7 @@ begin
     with lapsed as materialized (
         select l.* from endpoints e cross join lateral (
             select t.endpoint_id, t.id, t.owner from todos t
-            where t.endpoint_id = e.id and t.due_at <= v_now and t.state = 'claimed'
+            where t.endpoint_id = e.id and t.due_at <= v_now and case t.state when 'claimed' then true else false end  -- by todos_due, not by the index of claimed ones
             order by t.due_at limit v_limit for no key update skip locked) l
         limit v_limit
     ), moved as (
@@ -174,7 +174,7 @@ declare
     v_upto  uuid;
     v_queue record;
 begin
-    perform fold_attempts();
+    perform fold_attempts(), fold_created();
     for v_queue in
         select m.endpoint_id, m.queue, s.state, b.keep_from, b.excess_to
         from endpoints e cross join lateral keep_bounds(e) b join queue_marks m on m.endpoint_id = e.id,
@@ -189,7 +189,11 @@ begin
               and t.id <= v_upto  -- what is younger has not ended before it was made
             order by t.id limit v_limit - v_total for update skip locked
         ), gone as (
-            delete from todos t using old where t.endpoint_id = old.endpoint_id and t.id = old.id returning t.id
+            delete from todos t using old where t.endpoint_id = old.endpoint_id and t.id = old.id returning t.endpoint_id, t.id, t.queue, t.trust_mode, t.source
+        ), counted as (  -- what fold_created() has not come to yet; it is locked out until this ends
+            insert into created_totals as c (endpoint_id, queue, source, total)
+            select g.endpoint_id, g.queue, source_label(g.trust_mode, g.source), count(*) from created_fold f join gone g on g.id >= f.folded_to group by 1, 2, 3
+            on conflict (endpoint_id, queue, source) do update set total = c.total + excluded.total
         ), history as (
             delete from todo_attempts a using old where a.endpoint_id = old.endpoint_id and a.todo_id = old.id
         ), deliveries as (
@@ -201,10 +205,11 @@ begin
         v_total := v_total + v_gone;
     end loop;
     v_total := v_total + prune_events(greatest(v_limit - v_total, 1));
-    return v_total + prune_deliveries(greatest(v_limit - v_total, 1));
+    v_total := v_total + prune_deliveries(greatest(v_limit - v_total, 1));
+    return v_total + prune_admission(greatest(v_limit - v_total, 1));
 end $$;
 comment on function switchboard.prune(integer) is
-'Deletes terminal todos (with their attempts and their event), events and audit beyond the retention of their endpoint, and calls to hooks after 7 days, about p_limit of them; the counters keep what was deleted. Returns how many. Writes todos, todo_attempts, events, webhook_audit, notify_deliveries, attempt_totals, attempt_fold.';
+'Deletes terminal todos (with their attempts and their event), events and audits beyond the retention of their endpoint, calls to hooks after 7 days, windows of budgets after 35, about p_limit of them; the counters keep what was deleted. Returns how many. Writes todos, todo_attempts, events, webhook_audit, notify_deliveries, admission_windows, admission_policy_audit, attempt_totals, attempt_fold, created_totals, created_fold.';
 
 create or replace function switchboard.is_folded(p_todo switchboard.todos) returns boolean
 language plpgsql stable set search_path = switchboard, pg_temp
@@ -249,9 +254,10 @@ begin
             when 'requeue_due_retries' then select count(*) into v_batch from requeue_due_retries(1000);
             when 'retire_endpoints'    then v_batch := retire_endpoints(1000);
             when 'prune'               then v_batch := prune(1000);
+            when 'reopen_admission'    then select count(*) into moved from reopen_admission(); return;
             when 'sweep_stalled'       then select count(*) into moved from sweep_stalled(4); return;
             when 'settle_marks'        then moved := settle_marks(); return;
-            when 'fold_attempts'       then moved := fold_attempts(); return;
+            when 'fold_attempts'       then moved := fold_attempts() + fold_refusals() + fold_created(); return;
         end case;
         moved := moved + v_batch;
         exit when v_batch = 0;
@@ -267,7 +273,7 @@ comment on function switchboard.run_sweep(text) is
 create or replace function switchboard.sweep_names() returns text[]
 language sql immutable set search_path = switchboard, pg_temp
 as $$
-    select array['reap_expired', 'requeue_due_retries', 'retire_endpoints', 'sweep_stalled', 'settle_marks', 'fold_attempts', 'prune']
+    select array['reap_expired', 'requeue_due_retries', 'retire_endpoints', 'reopen_admission', 'sweep_stalled', 'settle_marks', 'fold_attempts', 'prune']
 $$;
 comment on function switchboard.sweep_names() is 'The sweeps, in the order in which tick() runs them.';
 

@@ -49,6 +49,13 @@ as $$
         ('create_todo', 'Put a todo on a queue; the same idempotency_key while one is live gives that one.',
          f.queue || '{"title": {"type": "string"}, "payload": {"description": "any JSON but null"}, "idempotency_key": {"type": "string"}, "kind": {"type": "string"}, "source": {"type": "string"}, "assignee": {"type": "string"}, "max_attempts": {"type": "integer", "minimum": 1, "maximum": 100}}',
          '{queue,title}', 'todo', h.acts, '{}'),
+        ('admission_status', 'See the budgets of your queues: what is used, held and pending, and when claims may go on.',
+         f.queue, '{}', 'queues', h.reads, '{}'),
+        ('set_admission_policy', 'Set the budget of a queue of yours, as a whole: this changes your own budget, and is audited.',
+         f.queue || '{"policy": {"type": "object", "description": "{max_in_flight, max_claims_per_window, window: {period: hour|day|week, tz, start: HH:MM, weekday}}"}}',
+         '{queue,policy}', 'policy', h.acts, '{}'),
+        ('clear_admission_policy', 'Remove the budget of a queue of yours: this lifts your own budget, and is audited.',
+         f.queue, '{queue}', 'cleared', h.ends, '{}'),
         ('create_webhook', 'Make a receiver: a URL whose deliveries become todos on target_queue. URL and secret are shown this once.',
          jsonb_build_object('source_type', jsonb_build_object('enum', (select jsonb_agg(s.source_type) from source_types() s)))
              || '{"target_queue": {"type": "string"}, "signing_secret": {"type": "string", "description": "the sender''s, where it gives one"}}',
@@ -102,9 +109,9 @@ comment on function switchboard.instructions(integer) is 'The drain loop in at m
 create or replace function switchboard.granted_tool(p_verbs text[], p_name text) returns boolean
 language sql immutable set search_path = switchboard, pg_temp
 as $$
-    select p_name = any (p_verbs)
+    select p_name = any (p_verbs) or p_name = 'admission_status' and p_verbs && array['claim', 'claim_next']
 $$;
-comment on function switchboard.granted_tool(text[], text) is 'Whether a grant of these verbs covers the tool.';
+comment on function switchboard.granted_tool(text[], text) is 'Whether a grant of these verbs covers the tool; admission_status comes with claim or claim_next.';
 
 create or replace function switchboard.unauthenticated() returns jsonb
 language plpgsql stable set search_path = switchboard, pg_temp
@@ -197,7 +204,8 @@ begin
         'lease_expires_at', p_todo.lease_expires_at, 'lease_token', p_todo.lease_token,
         'attempt', p_todo.attempt, 'max_attempts', p_todo.max_attempts, 'next_retry_at', p_todo.next_retry_at,
         'dead_letter', nullif(p_todo.dead_letter, false), 'trust_mode', p_todo.trust_mode, 'verified', p_todo.verified,
-        'event_id', p_todo.event_id, 'created_at', p_todo.created_at, 'completed_at', p_todo.completed_at));
+        'event_id', p_todo.event_id, 'admission', case when p_todo.state = 'pending' then p_todo.admission end,
+        'created_at', p_todo.created_at, 'completed_at', p_todo.completed_at));
 end $$;
 comment on function switchboard.todo_json(switchboard.todo, boolean) is
 'A todo as agents see it: without what is NULL, without payload, result and key; long texts are cut unless p_whole. At most 1,000 bytes then.';
@@ -206,9 +214,10 @@ create or replace function switchboard.claimed_json(p_todo switchboard.todo) ret
 language plpgsql stable set search_path = switchboard, pg_temp
 as $$
 begin
-    return todo_json(p_todo) || jsonb_build_object('payload', p_todo.payload);
+    return jsonb_strip_nulls(jsonb_build_object('admission', p_todo.admission))
+        || jsonb_build_object('todo', todo_json(p_todo) || jsonb_build_object('payload', p_todo.payload));
 end $$;
-comment on function switchboard.claimed_json(switchboard.todo) is 'A todo as its claimer gets it: with its payload, and at most 1,000 bytes beside that.';
+comment on function switchboard.claimed_json(switchboard.todo) is 'The answer to a claim: the todo with its payload, and at most 1,000 bytes beside that; and in a budgeted queue admission, what is left.';
 
 create or replace function switchboard.whole_json(p_todo switchboard.todo, p_result boolean) returns jsonb
 language plpgsql stable set search_path = switchboard, pg_temp
@@ -297,6 +306,25 @@ begin
 end $$;
 comment on function switchboard.dispatch_hook(text, text, jsonb, jsonb) is 'The part of dispatch() that is about notify hooks.';
 
+create or replace function switchboard.dispatch_admission(p_endpoint_id text, p_tool text, p_args jsonb) returns jsonb
+language plpgsql volatile set search_path = switchboard, pg_temp
+as $$
+declare
+    v_endpoint endpoints;
+    v_queue    text := p_args ->> 'queue';
+begin
+    if p_tool = 'admission_status' then
+        return jsonb_build_object('queues', coalesce((
+            select jsonb_agg(jsonb_strip_nulls(to_jsonb(s))) from admission_status(p_endpoint_id, v_queue) s), '[]'));
+    end if;
+    v_endpoint := own_endpoint(p_endpoint_id);
+    if p_tool = 'set_admission_policy' then
+        return write_policy(v_endpoint, v_queue, p_args -> 'policy', v_endpoint.human_id, v_endpoint.id);
+    end if;
+    return drop_policy(v_endpoint, v_queue, v_endpoint.human_id, v_endpoint.id);
+end $$;
+comment on function switchboard.dispatch_admission(text, text, jsonb) is 'The part of dispatch() that is about budgets; the endpoint''s human answers for what its agent does.';
+
 create or replace function switchboard.dispatch_webhook(p_endpoint_id text, p_owner text, p_tool text, p_args jsonb, p_shell jsonb) returns jsonb
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
@@ -330,6 +358,7 @@ declare
     v_token    text := p_args ->> 'lease_token';
     v_lease    integer := (p_args ->> 'lease_ttl_seconds')::numeric::integer;
     v_result   jsonb := nullif(p_args -> 'result', 'null');
+    v_queues   text[];
     v_todo     todo;
     v_created  created_todo;
     v_row      endpoints;
@@ -340,12 +369,14 @@ begin
         when 'get_todo' then
             return jsonb_build_object('todo', whole_json(get_todo(v_endpoint, v_id), coalesce((p_args ->> 'include_result')::boolean, false)));
         when 'read_event' then return read_event(v_endpoint, v_id, (p_args ->> 'offset')::numeric::integer, (p_args ->> 'limit')::numeric::integer);
-        when 'claim' then return jsonb_build_object('todo', claimed_json(claim(v_endpoint, v_id, p_owner, v_lease)));
+        when 'claim' then return claimed_json(claim(v_endpoint, v_id, p_owner, v_lease));
         when 'claim_next' then
-            select * into v_todo from claim_next(v_endpoint, p_owner,
-                case when jsonb_typeof(p_args -> 'queues') = 'array' then array(select jsonb_array_elements_text(p_args -> 'queues')) end, v_lease);
-            return case when v_todo.id is null then '{"empty": true, "deferred": []}'::jsonb
-                        else jsonb_build_object('empty', false, 'todo', claimed_json(v_todo)) end;
+            v_queues := case when jsonb_typeof(p_args -> 'queues') = 'array' then array(select jsonb_array_elements_text(p_args -> 'queues')) end;
+            select * into v_todo from claim_next(v_endpoint, p_owner, v_queues, v_lease);
+            if v_todo.id is null then
+                return jsonb_build_object('empty', true, 'deferred', deferred_json(v_endpoint, v_queues, p_owner));
+            end if;
+            return '{"empty": false}'::jsonb || claimed_json(v_todo);
         when 'heartbeat' then v_todo := heartbeat(v_endpoint, v_id, p_owner, v_lease, v_token);
         when 'complete' then v_todo := complete(v_endpoint, v_id, p_owner, v_result, v_token);
         when 'fail' then v_todo := fail(v_endpoint, v_id, p_owner, v_result, v_token);
@@ -358,6 +389,7 @@ begin
                 nullif(p_args -> 'payload', 'null'), p_args ->> 'idempotency_key', p_args ->> 'kind', p_args ->> 'source',
                 p_args ->> 'assignee', (p_args ->> 'max_attempts')::numeric::integer);
             return jsonb_build_object('todo', todo_json(get_todo(v_endpoint, v_created.id::text)), 'created', v_created.created);
+        when 'admission_status', 'set_admission_policy', 'clear_admission_policy' then return dispatch_admission(v_endpoint, p_tool, p_args);
         when 'list_webhooks' then return webhooks_json(v_endpoint);
         when 'create_notify_hook', 'list_notify_hooks', 'rotate_notify_hook', 'delete_notify_hook' then
             return dispatch_hook(v_endpoint, p_tool, p_args, p_shell);
@@ -382,7 +414,7 @@ begin
         return unauthenticated();
     end if;
     select * into v_tool from tool_register t where t.name = p_tool;
-    if v_tool.name is null or not p_tool = any (v_who.verbs) then
+    if v_tool.name is null or not (p_tool = any (v_who.verbs) or granted_tool(v_who.verbs, p_tool)) then
         return '{"error": {"code": "unknown_tool", "message": "there is no such tool: tools/list shows the ones granted here"}}';
     end if;
     begin
@@ -392,6 +424,9 @@ begin
         return dispatch(v_who.endpoint_id, 'agent:' || p_slug, p_tool, coalesce(p_args, '{}'), p_shell);
     exception when others then
         get stacked diagnostics v_message = message_text, v_detail = pg_exception_detail;
+        if sqlstate = 'SB429' then  -- counted here: the subtransaction is undone
+            perform note_refusal(v_who.endpoint_id, v_detail::jsonb ->> 'queue', v_detail::jsonb ->> 'reason');
+        end if;
         return error_value(sqlstate, v_message, v_detail);
     end;
 end $$;

@@ -1,7 +1,7 @@
 -- Doorbell: ringing an attached agent once for a todo that is ready.
 --
 -- A bell is a hint. It may be lost; the queue is the ledger. What may ring: a pending todo of a granted
--- queue, not assigned to somebody else, past the sender gate (open rings nobody); at once, then 5 min,
+-- queue that its budget does not shut, not assigned to somebody else, past the sender gate (open rings nobody); at once, then 5 min,
 -- 20 min, 1 h, 6 h and 6 h after the last ring, then never again until it is claimed and comes back.
 -- take_doorbells() marks what it returns, in one conditional update under the todos' locks, so that of
 -- several server processes only one rings; a process calls it only while it holds an open stream of that
@@ -27,6 +27,16 @@ $$;
 comment on function switchboard.may_ring(switchboard.todos, timestamptz) is
 'Whether a doorbell may ring for the todo at p_at: pending, past the sender gate (open rings nobody), and its next ring due: at once, then after 5 min, 20 min, 1 h, 6 h, 6 h, then never.';
 
+create or replace function switchboard.open_queues(p_endpoint_id uuid, p_queues text[], p_at timestamptz) returns text[]
+language plpgsql stable set search_path = switchboard, pg_temp
+as $$
+declare
+    v_shut text[] := deferred_of(p_endpoint_id, p_queues, p_at);
+begin
+    return case when v_shut = '{}' then p_queues else array(select q from unnest(p_queues) q where q <> all (v_shut)) end;
+end $$;
+comment on function switchboard.open_queues(uuid, text[], timestamptz) is 'Those of p_queues that no budget shuts at p_at: nobody is rung for what cannot be claimed.';
+
 create or replace function switchboard.pending_doorbell_todos(p_endpoint_id text, p_queues text[] default null)
 returns setof switchboard.todo
 language plpgsql stable security definer set search_path = switchboard, pg_temp
@@ -44,7 +54,7 @@ begin
         perform check_queue(v_queue, v_endpoint.queues);
     end loop;
     return query
-        select s.* from ringing(v_endpoint, coalesce(p_queues, v_endpoint.queues), v_now, 1000) t cross join lateral show(t) s;
+        select s.* from ringing(v_endpoint, open_queues(v_endpoint.id, coalesce(p_queues, v_endpoint.queues), v_now), v_now, 1000) t cross join lateral show(t) s;
 end $$;
 comment on function switchboard.pending_doorbell_todos(text, text[]) is
 'The pending todos of the endpoint that may ring now, oldest first, of the oldest 1,000 (100 at least of each queue); none for an endpoint that is not active. p_queues: NULL: all granted. Marks nothing. Errors: forbidden, invalid_argument. Reads todos.';
@@ -149,11 +159,12 @@ declare
     v_ids      uuid[];
 begin
     select * into v_endpoint from endpoints e where e.id = scope(p_endpoint_id, 'list_todos');
-    if not found or not is_active(v_endpoint.revoked_at, v_endpoint.expires_at, v_now) or p_queue <> all (v_endpoint.queues) then
+    if not found or not is_active(v_endpoint.revoked_at, v_endpoint.expires_at, v_now) or p_queue <> all (v_endpoint.queues)
+            or is_deferred(v_endpoint.id, p_queue, v_now) then
         return;
     end if;
     perform set_config('synchronous_commit', 'off', true);  -- a mark that a crash loses rings once more; until the commit, claims pass these todos by
-    v_ids := case when p_queue is null then array(select t.id from ringing(v_endpoint, v_endpoint.queues, v_now, v_limit, coalesce(p_attach, false)) t)
+    v_ids := case when p_queue is null then array(select t.id from ringing(v_endpoint, open_queues(v_endpoint.id, v_endpoint.queues, v_now), v_now, v_limit, coalesce(p_attach, false)) t)
                   else unrung(v_endpoint, p_queue, v_now, v_limit) end;
     return query
     with locked as materialized (  -- again under the lock: another process may have rung it

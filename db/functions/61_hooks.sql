@@ -5,7 +5,7 @@
 -- never, and a crash loses nothing. Dispatchers, any number of them, take rows with take_deliveries() and
 -- report with settle_delivery(). A row that is taken is due again 15 seconds later, so that one whose
 -- dispatcher died is sent again with the same id, and never by two at once; three attempts, 1 s and 5 s
--- (+-20 %) apart. A call whose todo is no longer pending is moot. Ten failed deliveries in a row disable a
+-- (+-20 %) apart. A call whose todo is no longer pending, or whose queue its budget has shut, is moot. Ten failed deliveries in a row disable a
 -- hook and drop what it has waiting; a rotation of its secret enables it again; the stall nudge finds what
 -- nobody came for. A hook without a secret sends nothing, one of an inactive endpoint neither.
 -- Lock order: todo, hook, outbox row. Who writes to the outbox skips a hook that is being deleted.
@@ -203,7 +203,7 @@ begin
     return v_taken;
 end $$;
 comment on function switchboard.take_deliveries(integer, text[]) is
-'Takes up to p_limit (1..100) calls that are due, retries first, for the dispatcher that calls it to make at once (p_busy: the hooks of the calls that it is making, one id per call; then no hook gets more than 4 at a time; NULL: no bound): an array of {endpoint_id, id, hook_id, url, sealed_secrets (hex), message_id, attempt, body}. Each comes back 15 seconds later unless settle_delivery says how it ended. At most 120 a minute and hook. Calls whose todo is no longer pending end as moot. Writes notify_deliveries, notify_hooks, notify_totals.';
+'Takes up to p_limit (1..100) calls that are due, retries first, for the dispatcher that calls it to make at once (p_busy: the hooks of the calls that it is making, one id per call; then no hook gets more than 4 at a time; NULL: no bound): an array of {endpoint_id, id, hook_id, url, sealed_secrets (hex), message_id, attempt, body}. Each comes back 15 seconds later unless settle_delivery says how it ended. At most 120 a minute and hook. Calls whose todo is no longer pending, or whose queue its budget shuts, end as moot. Writes notify_deliveries, notify_hooks, notify_totals.';
 
 create or replace function switchboard.take_calls(p_hook switchboard.notify_hooks, p_limit integer, p_at timestamptz) returns jsonb
 language plpgsql volatile set search_path = switchboard, pg_temp
@@ -211,6 +211,7 @@ as $$
 declare
     v_calls jsonb   := '[]';
     v_look  integer := p_limit;
+    v_shut  text[]  := deferred_of(p_hook.endpoint_id, null, p_at);
     v_round record;
 begin
     for v_n in 1 .. 20 loop
@@ -224,7 +225,7 @@ begin
             order by d.due_at limit v_look for no key update skip locked
         ), due as materialized (
             select d.endpoint_id, d.id, d.due_at, d.attempts,
-                   case when t.state is distinct from 'pending' then 'moot' when d.attempts >= 3 then 'failed' end as outcome
+                   case when t.state is distinct from 'pending' or t.queue = any (v_shut) then 'moot' when d.attempts >= 3 then 'failed' end as outcome
             from (select * from old union all select * from new) d left join todos t on t.endpoint_id = d.endpoint_id and t.id = d.todo_id
         ), ended as (
             update notify_deliveries d set due_at = null, ended_at = p_at, outcome = due.outcome

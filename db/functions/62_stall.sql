@@ -1,7 +1,7 @@
 -- Stall nudges: waking the consumer of a queue that holds work while nothing moves (SPEC-0038).
 --
 -- Every other wake needs a transition. A queue whose oldest pending todo past the sender gate is older than
--- two minutes, on an active endpoint with an enabled hook that covers it, is stalled; it is nudged by one
+-- two minutes, on an active endpoint with an enabled hook that covers it, is stalled, unless its budget shuts it; it is nudged by one
 -- call through the outbox, with reason stalled, that names this todo. It changes no todo and rings no
 -- session. The ledger queue_stall_nudges paces it: the first nudge when the todo is 5 minutes old, then 20
 -- minutes, 1 h, 6 h and 6 h after the last; five without progress, then silence. Progress is a claim in
@@ -80,6 +80,8 @@ begin
         from notify_hooks h join endpoints e on e.id = h.endpoint_id cross join lateral unnest(coalesce(h.queues, e.queues)) q (queue)
         where h.disabled_at is null and h.sealed_secret is not null and is_active(e.revoked_at, e.expires_at, v_now)
           and q.queue = any (e.queues) and q.queue <> 'quarantine'
+          and not exists (select from admission_policies p cross join lateral admission_state(p, v_now) s  -- what its budget shuts is not stalled
+                          where p.endpoint_id = h.endpoint_id and p.queue = q.queue and s.status <> 'open')
     ), claims as materialized (  -- the last claim of what is held or parked
         select l.endpoint_id, m.* from (select distinct k.endpoint_id from queue_stall_nudges k) l cross join lateral (
             select t.queue, max(t.claimed_at) as at from todos t where t.endpoint_id = l.endpoint_id and t.due_at is not null group by t.queue) m

@@ -57,7 +57,7 @@ select is(test.situation(:'mine'), 'pending', 'others are left alone');
 -- tick: each sweep at most once in 30 s
 update switchboard.sweeps set last_run_at = 'epoch';
 select is(switchboard.sweep_age(), null, 'no sweep has ever run: no age');
-select is(switchboard.sweep_names(), '{reap_expired,requeue_due_retries,retire_endpoints,sweep_stalled,settle_marks,fold_attempts,prune}', 'what lapsed and what is due goes before the nudges: what they name is pending');
+select is(switchboard.sweep_names(), '{reap_expired,requeue_due_retries,retire_endpoints,reopen_admission,sweep_stalled,settle_marks,fold_attempts,prune}', 'what lapsed and what is due goes before the nudges: what they name is pending');
 select set_eq('select name from switchboard.sweep_status()', $$ select unnest(switchboard.sweep_names()) $$, 'each has its row');
 select set_eq($$ select jsonb_object_keys(switchboard.tick()) $$, $$ select unnest(switchboard.sweep_names()) $$, 'a tick runs every sweep');
 select is(switchboard.tick(), '{}', 'fault 55: a second one runs none');
@@ -78,7 +78,7 @@ select set_eq($$ select jsonb_object_keys(switchboard.tick()) $$, $$ select unne
 create function test.broken() returns trigger language plpgsql as $$ begin raise exception 'broken' using errcode = 'P0042'; end $$;
 create trigger broken before update on switchboard.todos for each row when (old.state = 'failed' and new.state = 'pending') execute function test.broken();
 select test.clear(), test.make('due'), test.make('lapsed') as lapsed, test.pass('1 h') \gset
-select is(switchboard.tick() - '{retire_endpoints,sweep_stalled,settle_marks,fold_attempts,prune}'::text[], '{"reap_expired": 1, "requeue_due_retries": "error P0042"}', 'a tick tells what failed, and goes on');
+select is(switchboard.tick() - '{retire_endpoints,reopen_admission,sweep_stalled,settle_marks,fold_attempts,prune}'::text[], '{"reap_expired": 1, "requeue_due_retries": "error P0042"}', 'a tick tells what failed, and goes on');
 select is(test.situation(:'lapsed'), 'pending', 'the other sweep did its work');
 select is((select last_error from switchboard.sweep_status() where name = 'requeue_due_retries'), 'P0042', 'sweep_status names the error');
 drop trigger broken on switchboard.todos;

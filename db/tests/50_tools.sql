@@ -14,7 +14,7 @@ select is_empty($$ select v from unnest(switchboard.default_verbs()) v where v n
 -- what initialize and tools/list show
 select * from switchboard.vend_endpoint(test.human('a'), 'default-grant', '{q}') \gset
 select switchboard.tools_for('default-grant', sha256(convert_to(:'credential', 'UTF8'))) as shown \gset
-select is((select array_agg(t ->> 'name' order by t ->> 'name') from jsonb_array_elements(:'shown'::jsonb -> 'tools') t), (select array_agg(v order by v) from unnest(switchboard.default_verbs()) v), 'exactly the granted ones');
+select is((select array_agg(t ->> 'name' order by t ->> 'name') from jsonb_array_elements(:'shown'::jsonb -> 'tools') t), (select array_agg(v order by v) from unnest(switchboard.default_verbs() || 'admission_status'::text) v), 'exactly the granted ones, and admission_status, which comes with a claim');
 select cmp_ok(octet_length((:'shown'::jsonb -> 'tools')::text), '<=', 7200, 'tools/list of the default grant within 7,200 bytes');
 select cmp_ok(octet_length(:'shown'::jsonb ->> 'instructions'), '<=', 900, 'instructions within 900 bytes');
 select alike(:'shown'::jsonb ->> 'instructions', '%300 s%', 'with the lease''s length');

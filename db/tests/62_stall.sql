@@ -273,7 +273,7 @@ select is(switchboard.tick(), '{}', 'within 30 s no sweep runs again');
 alter table switchboard.queue_stall_nudges rename to hidden;
 update switchboard.endpoints set stalled_queues = null;
 select test.make('lapsed') as lapsed, test.pass('1 min') \gset
-select is(switchboard.tick() - '{settle_marks,fold_attempts,prune,retire_endpoints}'::text[], '{"reap_expired": 1, "requeue_due_retries": 0, "sweep_stalled": "error 42P01"}', 'a ledger that is missing is an error of this sweep, and of no other');
+select is(switchboard.tick() - '{settle_marks,fold_attempts,prune,retire_endpoints,reopen_admission}'::text[], '{"reap_expired": 1, "requeue_due_retries": 0, "sweep_stalled": "error 42P01"}', 'a ledger that is missing is an error of this sweep, and of no other');
 select is((switchboard.claim_next(test.a(), 'w')).state, 'claimed', 'and of no claim');
 alter table switchboard.hidden rename to queue_stall_nudges;
 

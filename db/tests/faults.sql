@@ -99,7 +99,7 @@ select ok(not t.created and t.id::text = :'b', 'fault 21: a parked retry keeps i
 select test.conflict(format('select switchboard.retry(test.a(), %L)', :'a'), 'fault 21: retry(A) while B is parked: conflict');
 create table test.dues as select n, test.make('parked', 'a', 'q', 'other ' || n) as id from generate_series(1, 5) n;
 select test.make('lapsed', p_key => 'lapsed') as lapsed, test.pass('1 h') \gset
-select is(switchboard.tick() - '{retire_endpoints,sweep_stalled,settle_marks,fold_attempts,prune}'::text[], '{"reap_expired": 1, "requeue_due_retries": 6}', 'fault 21: a sweep over both finishes for all others');
+select is(switchboard.tick() - '{retire_endpoints,reopen_admission,sweep_stalled,settle_marks,fold_attempts,prune}'::text[], '{"reap_expired": 1, "requeue_due_retries": 6}', 'fault 21: a sweep over both finishes for all others');
 select is((select array_agg(test.situation(id)) from (select :'b' as id union all select id from test.dues union all select :'lapsed') s), array_fill('pending'::text, '{7}'), 'fault 21: B and the others are pending');
 select is(test.situation(:'a'), 'dead', 'fault 21: A is a dead letter still');
 select test.conflict(format('select switchboard.retry(test.a(), %L)', :'a'), 'fault 21: retry(A) while B is pending: conflict');

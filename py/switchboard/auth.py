@@ -92,7 +92,7 @@ class Authenticator:
             Problem: ``unauthenticated``, or ``rate_limited`` after too many of those.
             psycopg.Error: the database could not be asked.
         """
-        key = (slug, digest(_bearer(authorization)))
+        key = (slug, digest(bearer(authorization)))
         known = self._known.get(key)
         if known and known[1] > time.monotonic():
             return known[0]
@@ -143,7 +143,7 @@ class Authenticator:
         return caller
 
 
-def _bearer(authorization: Sequence[str]) -> bytes:
+def bearer(authorization: Sequence[str]) -> bytes:
     """The credential as it was sent; empty when there is not exactly one."""
     if len(authorization) != 1:
         return b""

@@ -13,6 +13,7 @@ import click
 
 from switchboard import (
     __version__,
+    cli_budget,
     cli_doctor,
     cli_endpoint,
     cli_event,
@@ -21,6 +22,7 @@ from switchboard import (
     cli_route,
     cli_secrets,
     cli_todo,
+    cli_token,
     cli_up,
     cli_webhook,
     printing,
@@ -51,6 +53,7 @@ for command in (
     cli_endpoint.human,
     cli_endpoint.endpoint,
     cli_todo.todo,
+    cli_budget.queue,
     cli_webhook.webhook,
     cli_route.route,
     cli_hook.hook,
@@ -59,6 +62,7 @@ for command in (
     cli_secrets.secrets,
 ):
     cli.add_command(command)
+cli_endpoint.human.add_command(cli_token.token)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

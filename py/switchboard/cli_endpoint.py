@@ -37,11 +37,24 @@ def human() -> None:
 @click.argument("name")
 @json_option
 def human_add(name: str, as_json: bool) -> None:
-    """Add a person."""
+    """Add a person, and print an operator token for /api/v1, this one time.
+
+    Example: switchboard human add ada
+    """
     with operate(settings()) as (operator, _):
-        row = operator.row("select id, name from switchboard.create_human(p_name => %s)", [name])
-    line = f"Added {row['name']}. Next: switchboard endpoint vend SLUG --human {row['name']!r}"
-    printing.result(row, as_json, [line])
+        row = operator.row(
+            "select h.id, h.name, t.token from switchboard.create_human(p_name => %s) h,"
+            " switchboard.create_operator_token(p_human_id => h.id, p_name => 'first') t",
+            [name],
+        )
+    lines = [
+        f"Added {row['name']}. The operator token is shown this once:",
+        "",
+        f"  {row['token']}",
+        "",
+        f"Next: switchboard endpoint vend SLUG --human {row['name']!r}",
+    ]
+    printing.result(row, as_json, lines)
 
 
 @human.command("list")
@@ -83,6 +96,9 @@ def endpoint_vend(
     """Make an endpoint, and print its credential, this one time.
 
     Without -q its queue is inbox; without --verb it gets the default grant.
+
+    --verb set_admission_policy and --verb clear_admission_policy let the agent change its own
+    budget: one that it can lift does not bind it.
     """
     with operate(settings()) as (operator, place):
         row = operator.row(

@@ -50,6 +50,19 @@ STILL_VALID: LiteralString = (
     " from unnest(%s::text[], %s::bytea[]) with ordinality as held(slug, digest, place)"
     " order by place)"
 )
+# The body is the request's own text, for numbers to stay exact.
+CALL_API: LiteralString = (
+    "select switchboard.call_api(%s, %s, jsonb_build_object("
+    "'path', %s::jsonb, 'query', %s::jsonb, 'body', %s::jsonb))::text,"
+    " switchboard.authenticate_operator(%s) ->> 'human'"
+)
+AUTHENTICATE_OPERATOR: LiteralString = "select switchboard.authenticate_operator(%s) ->> 'human'"
+API_OPERATIONS: LiteralString = (
+    "select name, method, path, description, input, required, answer, body_limit"
+    " from switchboard.api_operations()"
+)
+METRIC_COLLECTORS: LiteralString = "select switchboard.metric_collectors()"
+METRICS: LiteralString = "select name, kind, help, labels, value from switchboard.metrics(%s)"
 WEBHOOK_FOR: LiteralString = "select switchboard.webhook_for(%s)"
 RECEIVE_DELIVERY: LiteralString = (
     "select switchboard.receive_delivery(%s, %s, %s, %s::jsonb, %s, %s, %s, %s::jsonb)"
@@ -146,10 +159,10 @@ class Database:
         """The first column of ``row``."""
         return (await self.row(query, params, repeatable=repeatable))[0]
 
-    async def rows(self, query: LiteralString) -> list[tuple[Any, ...]]:
+    async def rows(self, query: LiteralString, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Every row of one statement."""
         async with self._pool.connection() as connection:
-            cursor = await connection.execute(query)
+            cursor = await connection.execute(query, params)
             return await cursor.fetchall()
 
     async def sweep_age(self) -> float | None:

@@ -17,7 +17,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from switchboard.auth import Authenticator
 from switchboard.connections import BoundedProtocol, allowed
@@ -31,8 +31,10 @@ from switchboard.intake import Intake
 from switchboard.limits import RateLimit
 from switchboard.listener import CONTROL, OUTBOX, READY, Listener
 from switchboard.mcp_server import Gate, build_server
+from switchboard.metrics import Metrics
 from switchboard.outbound import Outbound
 from switchboard.receiver_cache import ReceiverCache
+from switchboard.rest import PREFIX, Rest
 from switchboard.secrets import Keyring
 from switchboard.sessions import Sessions
 from switchboard.tally import Tally
@@ -112,6 +114,14 @@ def create_app(settings: Settings) -> Starlette:
         settings.webhook_body_limit,
     )
 
+    rest = Rest(
+        database,
+        failures,
+        RateLimit(settings.mcp_rate, settings.mcp_burst),
+        settings.public_url,
+    )
+    metrics = Metrics(database, failures, settings.metrics_token)
+
     def changed(endpoint_id: str | None) -> None:
         if endpoint_id is None:
             database.repair()
@@ -172,6 +182,8 @@ def create_app(settings: Settings) -> Starlette:
         routes=[
             Route("/mcp/{slug}", gate),
             Route("/webhooks/w/{token}", intake.receive, methods=["POST"]),
+            Mount(PREFIX, rest),
+            *([Route("/metrics", metrics.show)] if settings.metrics_token else []),
             Route("/healthz", health.alive),
             Route("/readyz", health.ready),
         ],

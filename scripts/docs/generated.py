@@ -145,6 +145,8 @@ def tool_cells(row: Row) -> tuple[str, ...]:
     ordered = sorted(row["input"], key=lambda name: (name not in required, name))
     arguments = ", ".join(f"**{name}**" if name in required else name for name in ordered)
     granted = "by default" if row["granted"] else "by name"
+    if row["name"] == "admission_status":
+        granted = "with a claim"
     return f"`{row['name']}`", arguments, granted, row["description"]
 
 

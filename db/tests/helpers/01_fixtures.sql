@@ -42,7 +42,7 @@ create function test.human(p_name text) returns uuid language sql stable as $$ s
 -- No todo left: the endpoints as they were vended.
 create function test.clear() returns void language plpgsql as $$
 begin
-    truncate switchboard.todos, switchboard.todo_attempts, switchboard.notify_deliveries, switchboard.queue_stall_nudges cascade;
+    truncate switchboard.todos, switchboard.todo_attempts, switchboard.notify_deliveries, switchboard.queue_stall_nudges, switchboard.admission_owed cascade;
     update switchboard.queue_marks set pending_from = 'epoch', rung_from = 'epoch';
     update switchboard.endpoints set due_from = 'epoch', stalled_queues = null;
 end
@@ -51,7 +51,7 @@ $$;
 -- The empty database again, for isolation specs: theirs share one.
 create function test.tear_down() returns void language plpgsql as $$
 begin
-    truncate switchboard.humans, test.endpoints, switchboard.todo_attempts, switchboard.delivery_totals, switchboard.notify_totals cascade;
+    truncate switchboard.humans, test.endpoints, switchboard.todo_attempts, switchboard.admission_policy_audit, switchboard.admission_refusals, switchboard.admission_totals, switchboard.delivery_totals, switchboard.notify_totals cascade;
     update switchboard.sweeps set last_run_at = 'epoch';
 end
 $$;
