@@ -16,7 +16,7 @@ from intake_kit import BODY, Receiver, counts, vend
 from starlette.datastructures import Headers
 
 from switchboard.errors import Problem
-from switchboard.intake import redact
+from switchboard.intake import Intake, redact
 
 HUGE = b"[" + b"1e131000," * 500_000 + b"1]"  # 4.5 MB, which render to 65 GB
 
@@ -134,6 +134,8 @@ def test_large_bodies_share_a_bound_and_small_ones_are_let_in(
     with ExitStack() as stack:
         slow = opened(receiver, begun + large[:-1])
         stack.callback(slow.close)
+        intakes = [one for one in gc.get_objects() if isinstance(one, Intake)]
+        until(lambda: any(one._large > 800_000 for one in intakes), "the slow one is noted")
 
         def refused() -> bool:
             answer = receiver.send(large)
