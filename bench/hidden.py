@@ -28,10 +28,12 @@ LONG_AGO = timedelta(hours=2)
 
 UNDISTURBED = "undisturbed"
 OTHERS = "100,000 in two other queues"
-PAUSED = "100,000 in two paused queues"
+SPENT = "100,000 in two queues whose budget is spent"
 ASSIGNED = "50,000 assigned to another"
 HELD = "50,000 leased, 50,000 parked"
+CASES = (UNDISTURBED, OTHERS, SPENT, ASSIGNED, HELD)
 QUEUES = ("first", "second", "ready")
+ONE_A_WEEK = '{"max_claims_per_window": 1, "window": {"period": "week", "tz": "UTC"}}'
 
 
 def measure(options: Options) -> bool:
@@ -44,14 +46,14 @@ def measure(options: Options) -> bool:
         make_login(server)
         product = install(server)
         progress("loading what stands ahead")
-        endpoints = {name: _prepare(product, name, scale) for name in _cases(product)}
+        endpoints = {name: _prepare(product, name, scale) for name in CASES}
         rates: dict[str, list[float]] = {name: [] for name in endpoints}
         for turn in range(1, rounds + 1):
             for endpoint in endpoints.values():
                 product.top_up(endpoint, "ready", READY)
             product.settle()
             for name, endpoint in endpoints.items():
-                queues = QUEUES if name == PAUSED else ["ready"]
+                queues = QUEUES if name == SPENT else ["ready"]
                 load = product.cycle(name, endpoint, queues)
                 rates[name].append(run(server, load, CLIENTS, seconds=seconds).rate)
             shown = ", ".join(f"{name}: {series[-1]:.0f}" for name, series in rates.items())
@@ -72,39 +74,27 @@ def measure(options: Options) -> bool:
     return report.close()
 
 
-def _cases(product: Product) -> list[str]:
-    cases = [UNDISTURBED, OTHERS, ASSIGNED, HELD]
-    with product.cluster.connect(product.database) as admin:
-        found = admin.execute(
-            """select true from pg_proc
-                where pronamespace = 'switchboard'::regnamespace
-                  and proname = 'set_admission_policy'"""
-        ).fetchone()
-    if found:
-        cases.insert(2, PAUSED)
-    else:
-        progress("no admission policies in this version: paused queues are left out")
-    return cases
-
-
 def _prepare(product: Product, name: str, scale: int) -> str:
     """Vend the endpoint of a case and load what stands ahead; returns its id."""
     slug = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
     endpoint = product.vend(slug, QUEUES)
     ahead = 50_000 // scale
-    if name in (OTHERS, PAUSED):
+    if name in (OTHERS, SPENT):
         product.fill(endpoint, QUEUES[:2], 2 * ahead, age=LONG_AGO)
     elif name == ASSIGNED:
         product.fill(endpoint, ["ready"], ahead, age=LONG_AGO, assignee="someone-else")
     elif name == HELD:
         product.fill(endpoint, ["ready"], ahead, age=LONG_AGO, state="claimed")
         product.fill(endpoint, ["ready"], ahead, age=LONG_AGO, state="parked")
-    if name == PAUSED:
+    if name == SPENT:
         with product.cluster.connect(product.database) as admin:
             admin.execute(
-                """select switchboard.set_admission_policy(%s, queue, '{"max_in_flight": 0}',
-                       (select id from switchboard.humans where name = 'bench'))
+                """select switchboard.set_admission_policy(%s, queue, %s)
                      from unnest(%s::text[]) queue""",
-                [endpoint, list(QUEUES[:2])],
+                [endpoint, ONE_A_WEEK, list(QUEUES[:2])],
             )
+            for queue in QUEUES[:2]:
+                admin.execute(
+                    "select * from switchboard.claim_next(%s, 'first', %s)", [endpoint, [queue]]
+                )
     return endpoint

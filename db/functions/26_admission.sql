@@ -373,7 +373,7 @@ begin
         or case when p_owner is null then exists (select from todos t where t.endpoint_id = p_endpoint_id and t.queue = p.queue and t.state = 'pending' and t.assignee is not null)
                 else exists (select from todos t where t.endpoint_id = p_endpoint_id and t.queue = p.queue and t.state = 'pending' and t.assignee = p_owner) end
         or exists (select from todos t where t.endpoint_id = p_endpoint_id and t.due_at <= p_at and t.queue = p.queue
-                     and (t.state = 'failed' or s.status <> 'in_flight_full' and t.attempt < t.max_attempts)
+                     and (t.state = 'failed' or (s.status <> 'in_flight_full' or s.in_flight > s.max_in_flight) and t.attempt < t.max_attempts)
                      and (p_owner is null or t.assignee is null or t.assignee = p_owner)))
     order by p.queue;
 end $$;

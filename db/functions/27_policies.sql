@@ -27,8 +27,8 @@ declare
 begin
     if v_value is null then
         return null;
-    elsif jsonb_typeof(v_value) = 'number' and v_value::text ~ '^[0-9]{1,7}$' and v_value::integer <= p_max then
-        return v_value::integer;
+    elsif jsonb_typeof(v_value) = 'number' and v_value::numeric between 0 and p_max and v_value::numeric = trunc(v_value::numeric) then
+        return v_value::numeric::integer;
     end if;
     perform refuse_argument('policy.' || p_field, format('must be a whole number from 0 (nothing is claimed) to %s, or left out for no limit', p_max));
     return null;
@@ -73,7 +73,7 @@ declare
     v_row    admission_policies;
     v_window jsonb := nullif(p_policy -> 'window', 'null');
 begin
-    if octet_length(p_policy::text) > 16384 then
+    if pg_column_size(p_policy) > 16384 then  -- not as rendered: 16 KiB of 1e131000 are 130 MB as text
         perform refuse('too_large', 'a policy has at most 16384 bytes: send the limits only', '{"limit": 16384}');
     end if;
     perform refuse_unknown_keys(p_policy, 'policy', '{max_in_flight,max_claims_per_window,window}');
@@ -199,8 +199,8 @@ create or replace function switchboard.set_admission_policy(p_endpoint_id text, 
 language plpgsql volatile security definer set search_path = switchboard, pg_temp
 as $$
 declare
-    v_endpoint endpoints := own_endpoint(p_endpoint_id, 'set_admission_policy');
-    v_who      record    := acting_for(v_endpoint, p_actor_human_id);
+    v_who      record    := acting_for(own_endpoint(p_endpoint_id, 'set_admission_policy', true), p_actor_human_id);
+    v_endpoint endpoints := own_endpoint(p_endpoint_id, 'set_admission_policy');  -- not before: only its owner learns that it is revoked
 begin
     return write_policy(v_endpoint, p_queue, p_policy, v_who.human_id, v_who.actor_endpoint_id);
 end $$;
@@ -218,6 +218,17 @@ begin
 end $$;
 comment on function switchboard.clear_admission_policy(text, text, uuid) is
 'Removes the budget of a queue, whose work may be claimed at once; the audit stays. Arguments as set_admission_policy. Returns {queue, cleared}. Errors: not_found, also for a queue without a budget; forbidden. Writes admission_changes, admission_policies, admission_windows, admission_policy_audit, admission_totals; may notify todo_ready.';
+
+create or replace function switchboard.on_the_clock(p_at timestamptz, p_tz text) returns text
+language plpgsql stable set search_path = switchboard, pg_temp set timezone = 'UTC'
+as $$
+begin
+    if p_at is not null then  -- as admission_window does it: at time zone 'CET' would be without summer time
+        p_tz := set_config('TimeZone', p_tz, true);
+    end if;
+    return to_char(p_at, 'Dy YYYY-MM-DD HH24:MI');
+end $$;
+comment on function switchboard.on_the_clock(timestamptz, text) is 'p_at as the local clock of the zone p_tz shows it, for people: Mon 2026-03-02 06:30; NULL for NULL. Errors: 22023 for an unknown zone.';
 
 create or replace function switchboard.admission_json(p_endpoint switchboard.endpoints, p_queue text, p_at timestamptz default switchboard.clock()) returns jsonb
 language plpgsql stable set search_path = switchboard, pg_temp
@@ -237,7 +248,7 @@ begin
             'pending', (select count(*) from todos t where t.endpoint_id = p_endpoint.id and t.queue = p_queue and t.state = 'pending' and t.assignee is null)
                 + (select count(*) from todos t where t.endpoint_id = p_endpoint.id and t.queue = p_queue and t.state = 'pending' and t.assignee is not null),
             'window_started_at', v_state.window_start, 'window_resets_at', v_state.window_end,
-            'window_resets_local', to_char(v_state.window_end at time zone v_policy.window_tz, 'Dy YYYY-MM-DD HH24:MI'),
+            'window_resets_local', on_the_clock(v_state.window_end, v_policy.window_tz),
             'next_eligible_at', v_state.next_eligible_at, 'exact', v_state.exact, 'charged', v_policy.charged,
             'granted', case when not p_queue = any (p_endpoint.queues) then false end,
             'created_at', v_policy.created_at, 'updated_at', v_policy.updated_at,
@@ -323,7 +334,7 @@ begin
             from (select * from admission_windows k where k.endpoint_id = v_endpoint.id and k.policy_id = v_policy order by k.window_start desc limit 30) w), '[]'),
         'audit', coalesce((
             select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('at', a.at, 'action', a.action, 'human', h.name, 'endpoint', n.slug)) || jsonb_build_object('before', a.before, 'after', a.after) order by a.at desc, a.id desc)
-            from (select * from admission_policy_audit k where k.endpoint_id = v_endpoint.id and k.queue = p_queue order by k.at desc limit 20) a
+            from (select * from admission_policy_audit k where k.endpoint_id = v_endpoint.id and k.queue = p_queue order by k.at desc, k.id desc limit 20) a
             left join humans h on h.id = a.actor_human_id left join endpoints n on n.id = a.actor_endpoint_id), '[]'));
 end $$;
 comment on function switchboard.get_admission(text, text, uuid) is

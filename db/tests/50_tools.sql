@@ -20,6 +20,10 @@ select cmp_ok(octet_length(:'shown'::jsonb ->> 'instructions'), '<=', 900, 'inst
 select alike(:'shown'::jsonb ->> 'instructions', '%300 s%', 'with the lease''s length');
 select is_empty(format($$ select t ->> 'name' from jsonb_array_elements(%L::jsonb -> 'tools') t where not t ?& '{name,description,inputSchema,outputSchema,annotations}'::text[]
     or t #>> '{inputSchema,type}' <> 'object' or t #>> '{outputSchema,type}' <> 'object' or t #> '{inputSchema,additionalProperties}' <> 'false' or not (t -> 'outputSchema')::text like '%%error%%' $$, :'shown'), 'schemas are closed, and admit the error object');
+select is((select array_agg(name order by name) from switchboard.tools() where description like '%your own budget%'), '{clear_admission_policy,set_admission_policy}', 'the policy verbs say what they let an agent do');
+select is_empty($$ select v from unnest(switchboard.default_verbs()) v where v like '%admission_policy' $$, 'and are granted by name only');
+select is(switchboard.granted_tool(g::text[], 'admission_status'), w, 'admission_status with ' || g) from (values ('{claim}', true), ('{claim_next}', true), ('{admission_status}', true), ('{list_todos,set_admission_policy,clear_admission_policy}', false), ('{}', false)) v (g, w);
+select is(switchboard.granted_tool('{claim,claim_next,admission_status}', t), false, 'which grants no ' || t) from unnest('{set_admission_policy,clear_admission_policy}'::text[]) t;
 select switchboard.set_default_lease(:'endpoint_id', 777) \g /dev/null
 select alike(switchboard.tools_for('default-grant', sha256(convert_to(:'credential', 'UTF8'))) ->> 'instructions', '%777 s%', 'the endpoint''s own, if it has one');
 select is(test.code(switchboard.tools_for(s, d)), 'unauthenticated', 'unauthenticated: ' || n) from (values ('default-grant', '\x00'::bytea, 'a bad credential'), ('nobody', sha256(convert_to(:'credential', 'UTF8')), 'an unknown slug'), (null, null, 'nothing')) v(s, d, n);

@@ -117,6 +117,15 @@ select test.fresh(), test.budget(0), test.create() \g /dev/null
 update switchboard.todos set trust_mode = 'open';
 select test.heard(), test.budget(5) \g /dev/null
 select is(test.heard() || ', ' || test.owed(), 'nothing, nothing', 'what may wake nobody does not');
+-- a queue that is shut by nobody's doing, its zone being gone: what is kept back is owed
+select test.fresh(), test.budget(5) \g /dev/null
+update switchboard.admission_policies set window_tz = 'Mars/Olympus';
+select test.heard(), test.create() \g /dev/null
+select is(test.heard() || ', ' || test.owed(), 'nothing, q', 'a create that is kept back owes a wake');
+select test.fresh(), test.budget(5) \g /dev/null
+update switchboard.admission_policies set window_tz = 'Mars/Olympus';
+select switchboard.create_todos(test.a(), '[{"queue": "q", "title": "t"}]') \g /dev/null
+select is(test.owed(), 'q', 'a batch, too');
 -- a call that waits when its queue is shut is moot: another follows
 select test.fresh(), test.budget(5), test.create(), test.budget(0) \g /dev/null
 select is(switchboard.take_deliveries(), '[]', 'a call for a queue that is shut by now is not made');

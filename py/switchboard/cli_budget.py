@@ -14,6 +14,7 @@ from switchboard.cli_database import operate
 from switchboard.cli_options import json_option, settings
 
 COLUMNS = ("scope", "queue", "status", "used", "in flight", "pending", "resets", "local time")
+PER = {"hour": "an hour", "day": "a day", "week": "a week"}
 STATUS = {
     "open": "open: claims are admitted",
     "window_exhausted": "window_exhausted: the claims of this window are spent",
@@ -130,9 +131,10 @@ def _local(moment: str) -> str:
 
 
 def _resets(row: Mapping[str, Any]) -> str | None:
-    if at := row.get("window_resets_local"):
-        return f"{at} {row['policy']['window']['tz']}"
-    return None
+    window = row["policy"].get("window")
+    if window is None:
+        return None
+    return f"{row.get('window_resets_local', 'UNKNOWN ZONE')} {window['tz']}"
 
 
 def _short(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,7 +159,7 @@ def _status(row: Mapping[str, Any]) -> list[str]:
     shown = {
         "queue": f"{row['queue']} of {row['scope']}",
         "status": STATUS[row["status"]],
-        "used": f"{_of(row.get('used'), row['max_claims_per_window'])} a {window['period']}"
+        "used": f"{_of(row.get('used'), row['max_claims_per_window'])} {PER[window['period']]}"
         if window
         else None,
         "window": f"each {window['period']} from {' '.join(filter(None, parts))}"

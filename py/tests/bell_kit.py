@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -11,7 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx2
+import pytest
 from conftest import Endpoint, RawSession, Served, until
+
+from switchboard.listener import Listener
 
 LISTENERS = (
     "select pid from pg_stat_activity where datname = current_database()"
@@ -39,7 +43,7 @@ class Ears:
         self.opened, self.ended = threading.Event(), threading.Event()
         self.thread = threading.Thread(target=self._listen, daemon=True)
         self.thread.start()
-        assert self.opened.wait(10), "the stream opens"
+        assert self.opened.wait(20), "the stream opens"
 
     def _listen(self) -> None:
         with contextlib.suppress(httpx2.HTTPError, httpx2.StreamError, OSError, AssertionError):
@@ -64,8 +68,8 @@ class Ears:
         """The todos it was rung for, in order."""
         return [bell["meta"]["todo_id"] for bell in list(self.bells)]
 
-    def hears(self, todo: str, seconds: float = 5.0) -> dict[str, Any]:
-        """Wait for the bell of this todo."""
+    def hears(self, todo: str, seconds: float = 15.0) -> dict[str, Any]:
+        """Wait for the bell of this todo; less than DUE_SECONDS, so that a note has told of it."""
         until(lambda: todo in self.at, f"a bell rings for {todo}", seconds)
         return next(bell for bell in self.bells if bell["meta"]["todo_id"] == todo)
 
@@ -106,3 +110,17 @@ def listener_pid(db: Any) -> int | None:
     """The backend of a gateway's connection that listens."""
     rows = db.rows(LISTENERS)
     return rows[0]["pid"] if rows else None
+
+
+def hold_back(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Listeners begin to listen only while this is set; it is."""
+    may_listen, self_test = threading.Event(), Listener._self_test
+    may_listen.set()
+
+    async def held(self: Listener, connection: Any) -> None:
+        while not may_listen.is_set():  # noqa: ASYNC110 (it is set by another thread)
+            await asyncio.sleep(0.01)
+        await self_test(self, connection)
+
+    monkeypatch.setattr(Listener, "_self_test", held)
+    return may_listen

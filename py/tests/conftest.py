@@ -177,6 +177,22 @@ class Served:
     def wait_listening(self) -> None:
         until(lambda: self.app.state.listener.state == "listening", "the listener listens")
 
+    def wait_told(self, db: Sql) -> None:
+        """Return when it has dealt with all that was said on the control channel until now."""
+        self.wait_listening()
+        mark, heard = str(uuid.uuid4()), threading.Event()
+        callbacks = self.app.state.listener._callbacks
+        tell = callbacks["switchboard_control"]
+
+        def told(note: str | None) -> None:
+            tell(note)
+            if note == mark:
+                heard.set()
+
+        callbacks["switchboard_control"] = told
+        db.rows("select pg_notify('switchboard_control', %s)", mark)
+        assert heard.wait(15), "notes come in the order of commits, but this one did not come"
+
 
 class RawSession:
     """MCP as bytes on the wire: what a test needs to send what no client would."""
@@ -258,6 +274,11 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 15.0) -> Any
             return found
         assert time.monotonic() < end, f"waited {seconds} s in vain until {what}"
         time.sleep(0.01)
+
+
+def busy() -> float:
+    """By how much a promised time may be exceeded now: 1 on a machine that does nothing else."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 @pytest.fixture(name="until")

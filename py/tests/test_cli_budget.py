@@ -95,6 +95,7 @@ def test_show_tells_what_is_used_and_when_it_resets_in_both_zones(
     assert status == 0
     assert "2 of 2" in table
     assert "Asia/Tokyo" in table
+    assert " CE" in table
     assert "endpoint:agent" in table
     (one,) = run("queue", "budget", "show", "agent")[1]["budgets"]
     assert (one["used"], one["remaining"], one["status"]) == (2, 0, "window_exhausted")
@@ -104,6 +105,8 @@ def test_show_tells_what_is_used_and_when_it_resets_in_both_zones(
 
 
 def test_clear_opens_the_queue_and_keeps_the_audit(run: Run) -> None:
+    assert run(*SET, "--per-day", "0")[1]["status"] == "paused"
+    assert run("queue", "budget", "clear", "agent", "inbox")[0] == 0
     run(*SET, "--max-in-flight", "0")
     assert run("queue", "budget", "show", "agent", "inbox")[1]["status"] == "paused"
     assert run("queue", "budget", "clear", "agent", "inbox") == (
@@ -112,7 +115,7 @@ def test_clear_opens_the_queue_and_keeps_the_audit(run: Run) -> None:
     )
     whole = run("queue", "budget", "show", "agent", "inbox")[1]
     assert whole["policy"] is None
-    assert [entry["action"] for entry in whole["audit"]] == ["delete", "create"]
+    assert [entry["action"] for entry in whole["audit"]] == ["delete", "create"] * 2
     status, shown = run("queue", "budget", "show", "agent", "inbox", text=True)
     assert (status, "has no budget" in shown) == (0, True)
     status, refused = run("queue", "budget", "clear", "agent", "inbox")
@@ -120,11 +123,27 @@ def test_clear_opens_the_queue_and_keeps_the_audit(run: Run) -> None:
 
 
 def test_a_zone_that_is_gone_is_flagged(run: Run, db: Sql) -> None:
-    run(*SET, "--per-hour", "5")
+    assert "0 of 5 an hour" in run(*SET, "--per-hour", "5", text=True)[1]
     db.rows("update switchboard.admission_policies set window_tz = 'Mars/Olympus' returning 1")
     for command in (("show", "agent", "inbox"), ("show",)):
         status, shown = run("queue", "budget", *command, text=True)
         assert (status, "admission_unavailable" in shown) == (0, True), shown
+        assert "UNKNOWN ZONE Mars/Olympus" in shown
+    db.rows("update switchboard.admission_policies set max_in_flight = 0 returning 1")
+    for command in (("show", "agent", "inbox"), ("show",)):
+        status, shown = run("queue", "budget", *command, text=True)
+        assert (status, "paused" in shown, "UNKNOWN ZONE" in shown) == (0, True, True), shown
+
+
+def test_a_zone_named_like_an_abbreviation_has_its_summer_time(run: Run, db: Sql) -> None:
+    db.rows(
+        "update switchboard.settings set is_test = true,"
+        " test_now = '2026-07-01 12:00+00' returning 1"
+    )
+    run(*SET, "--per-day", "2", "--tz", "EET")
+    shown = run("queue", "budget", "show", "agent", "inbox", text=True)[1]
+    assert "Thu 2026-07-02 00:00 EET" in shown
+    assert "Wed 2026-07-01 23:00 CEST" in shown
 
 
 @pytest.mark.parametrize(
@@ -151,10 +170,34 @@ def test_what_cannot_be_meant_is_not_understood(run: Run, arguments: tuple[str, 
     assert run(*SET, *arguments)[0] == 2
 
 
-@pytest.mark.parametrize("command", ["show", "clear"])
-def test_unknown_scopes_are_not_found(run: Run, command: str) -> None:
-    status, refused = run("queue", "budget", command, "nobody", "inbox")
-    assert (status, refused["code"]) == (1, "not_found")
+@pytest.mark.parametrize("endpoint", ["nobody", "", "a b", "018f0000-0000-7000-8000-000000000000"])
+def test_unknown_scopes_are_not_found(run: Run, endpoint: str) -> None:
+    commands = [("show", endpoint), *((verb, endpoint, "inbox") for verb in ("show", "clear"))]
+    for command in [*commands, ("set", endpoint, "inbox", "--max-in-flight", "1")]:
+        status, refused = run("queue", "budget", *command)
+        assert (status, refused["code"]) == (1, "not_found"), command
+
+
+def test_an_endpoint_may_be_named_by_its_id(run: Run, agent: Endpoint) -> None:
+    assert run("queue", "budget", "set", agent.id, "mail", "--max-in-flight", "1")[0] == 0
+    assert run("queue", "budget", "show", agent.id, "mail")[1]["scope"] == "endpoint:agent"
+
+
+def test_people_are_told_what_they_cannot_see_in_numbers(
+    run: Run, db: Sql, agent: Endpoint
+) -> None:
+    assert run("queue", "budget", "show", text=True) == (0, "(none)\n")
+    run(*SET, "--max-in-flight", "1")
+    for _ in range(2):
+        db.rows("select id from switchboard.create_todo(%s, 'inbox', 't')", agent.id)
+    assert claim(db, agent, 2) == 1
+    db.rows("select switchboard.set_grant(%s, array['mail'])", agent.id)
+    shown = run("queue", "budget", "show", "agent", "inbox", text=True)[1]
+    assert ", perhaps" in shown, "a lease may end sooner"
+    assert "does not name this queue any more" in shown
+    assert "Windows" not in shown
+    status, shown = run(*SET, "--max-in-flight", "2", text=True)
+    assert (status, "forbidden" in shown) == (1, True)
 
 
 def test_help_has_an_example_and_vend_warns(run: Run) -> None:

@@ -7,11 +7,12 @@ import socket
 
 import httpx2
 import pytest
+from conftest import until
 
 from switchboard import connections
 from switchboard.connections import HEAD_BYTES, BoundedProtocol, allowed
 
-SHORT = 0.3
+SHORT = 1.0  # what a busy machine does within it, it does not always do within less
 
 
 def connect(served) -> socket.socket:
@@ -81,6 +82,7 @@ def test_a_head_behind_a_body_is_counted_from_its_own_beginning(served) -> None:
 @pytest.mark.parametrize("case", ["silent", "half a head", "slow", "again", "rest of a body"])
 def test_a_connection_that_does_not_ask_is_closed(served, monkeypatch, case: str) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", SHORT)
+    served.server.config.timeout_keep_alive = 3600  # uvicorn's own time for an idle connection
     with connect(served) as connection:
         if case == "half a head":
             connection.sendall(head(served)[:20])
@@ -101,13 +103,13 @@ def test_a_connection_that_does_not_ask_is_closed(served, monkeypatch, case: str
             connection.sendall(head(served, request="POST /healthz", content_length=10))
             assert answer(connection)[0] == 405
             connection.sendall(b"x")
-        connection.settimeout(4)  # uvicorn's own time for an idle connection is 5 s
+        connection.settimeout(20)
         assert connection.recv(1) == b""
 
 
 def test_a_stream_stays_open(served, db, monkeypatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", SHORT)
     session = served.session(db.vend("alpha"))
+    monkeypatch.setattr(connections, "HEAD_SECONDS", SHORT)
     with session.stream() as stream:
         assert stream.status_code == 200
         for _ in range(2):
@@ -124,7 +126,8 @@ def test_connections_above_the_limit_are_503(serve, monkeypatch) -> None:
         held = [stack.enter_context(connect(served)) for _ in range(3)]
         held[-1].sendall(head(served))
         assert b" 503 " in held[-1].recv(4096)
-    assert httpx2.get(served.url + "/healthz").status_code == 200
+    health = served.url + "/healthz"
+    until(lambda: httpx2.get(health).status_code == 200, "those that were held are gone")
 
 
 def test_the_limit_of_open_files_is_raised_and_connections_stay_below_it(settings) -> None:

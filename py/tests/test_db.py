@@ -19,8 +19,11 @@ async def pool(settings):
 async def fill_and_kill(pool: Database, db) -> None:
     """Let the pool have three connections, all of them dead."""
     await asyncio.gather(*(pool.value("select pg_sleep(0.1)") for _ in range(3)))
+    async with asyncio.timeout(15):
+        while pool._pool.get_stats()["pool_available"] < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     killed = db.value(
-        "select count(pg_terminate_backend(pid)) from pg_stat_activity"
+        "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity"
         " where application_name = 'switchboard' and datname = current_database()"
     )
     assert killed == 3

@@ -22,7 +22,7 @@ import psutil
 import psycopg
 import pytest
 import standardwebhooks
-from conftest import KEY, Endpoint, Served, Sql, until
+from conftest import KEY, Endpoint, Served, Sql, busy, until
 from hook_kit import (
     Answer,
     Arrival,
@@ -522,7 +522,8 @@ def test_fault_39_a_call_that_fails_is_tried_three_times(
     kind: str,
     status: str,
 ) -> None:
-    monkeypatch.setattr(outbound, "DEADLINE", 0.3)
+    if kind in ("slow", "never"):
+        monkeypatch.setattr(outbound, "DEADLINE", 0.3)
     target, receiver = receive(), receive(500)
     if kind == "down":
         receiver.stop()
@@ -583,7 +584,7 @@ def test_a_retry_comes_when_it_is_due(
     Hook(serve(**allowing(receiver)), alpha, receiver)
     db.create(alpha, "work")
     first, second = until(lambda: receiver.calls[1:] and receiver.calls, "it comes again")
-    assert 0.79 <= second.at - first.at <= 1.2 + 5 * dispatcher.STEP
+    assert 0.79 <= second.at - first.at <= (1.2 + 5 * dispatcher.STEP) * busy()
 
 
 def go_on(db: Sql, served: Served, looks: Looks, seconds: float, is_so: Callable[[], Any]) -> float:
@@ -692,8 +693,14 @@ def test_both_secrets_sign_for_24_hours_after_a_rotation(
 
 
 def test_a_receiver_that_hangs_holds_up_no_other(
-    serve: Serve, db: Sql, alpha: Endpoint, receive: Receive, quick: Looks
+    serve: Serve,
+    db: Sql,
+    alpha: Endpoint,
+    receive: Receive,
+    quick: Looks,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(outbound, "DEADLINE", 60.0)  # it hangs as long as this takes
     hanging, good = receive(), receive()
     hanging.answer = never(hanging)
     other = vend(db, "other")
@@ -829,7 +836,7 @@ def test_a_create_is_called_at_once(
         todo = db.create(alpha, str(number))
         started = time.monotonic()
         (call,) = until(lambda t=todo: receiver.of(t), "the call arrives")
-        assert call.at - started < 1
+        assert call.at - started < busy()
 
 
 def test_an_idle_one_looks_seldom(
@@ -864,24 +871,32 @@ def test_a_nudge_comes_once_and_rings_nobody(
         until(lambda: all(row["outcome"] for row in outbox(db)), "it is settled")
         clock(db, 330)
         sees(alpha, db, receiver)
-        notes = [note.payload for note in older.notifies(timeout=0.1)]
+        db.rows("select pg_notify('todo_ready', 'the end')")
+        heard: list[str] = []
+        for note in older.notifies(timeout=15):
+            if note.payload == "the end":
+                break
+            heard.append(note.payload)
     assert [call.reason for call in receiver.of(todo)] == ["created", "stalled"]
-    assert notes == [f"{alpha.id}:inbox"]  # the marker's
+    assert heard == [f"{alpha.id}:inbox"]  # the marker's
     row = db.row("select * from switchboard.get_todo(%s, %s)", alpha.id, todo)
     assert (row["state"], row["attempt"], row["ring_attempts"]) == ("pending", 0, 0)
     assert (row["owner"], row["last_ringed_at"]) == (None, None)
 
 
-def test_stopping_lets_a_call_end(serve: Serve, db: Sql, alpha: Endpoint, receive: Receive) -> None:
+def test_stopping_lets_a_call_end(
+    serve: Serve, db: Sql, alpha: Endpoint, receive: Receive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbound, "DEADLINE", 30.0)
     go = threading.Event()
 
     def answer(handler: BaseHTTPRequestHandler, _: Arrival) -> None:
-        go.wait(10)
+        go.wait(30)
         respond(handler, 204)
 
     receiver = receive(answer)
     plain_hook(db, alpha, receiver.url)
-    served = serve(**allowing(receiver), shutdown_timeout=5.0)
+    served = serve(**allowing(receiver), shutdown_timeout=30.0)
     todo = db.create(alpha, "work")
     until(lambda: receiver.calls, "the call arrives")
     later = db.create(alpha, "later")
@@ -892,7 +907,7 @@ def test_stopping_lets_a_call_end(serve: Serve, db: Sql, alpha: Endpoint, receiv
     never_sent = db.create(alpha, "too late")
     assert ours.in_flight == 2
     go.set()
-    served.thread.join(10)
+    served.thread.join(30)
     assert [outbox(db, t)[0]["outcome"] for t in (todo, later)] == ["delivered"] * 2
     assert outbox(db, never_sent)[0]["attempts"] == 0
 
@@ -908,7 +923,7 @@ def test_stopping_waits_for_nobody_who_hangs(
     until(lambda: receiver.calls, "the call arrives")
     started = time.monotonic()
     served.stop()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 2 * busy()
     (row,) = outbox(db, todo)
     assert (row["attempts"], row["outcome"]) == (1, None)
     assert row["due_at"] > db.value("select switchboard.now()")

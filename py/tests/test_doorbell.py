@@ -13,7 +13,8 @@ import httpx2
 import mcp_types
 import psycopg
 import pytest
-from bell_kit import Ears, Stuck, listener_pid
+from bell_kit import Ears, Stuck, hold_back, listener_pid
+from conftest import busy, until
 from mcp import Client
 from mcp.client.extension import ClientExtension, NotificationBinding
 from mcp.client.streamable_http import streamable_http_client
@@ -117,11 +118,7 @@ def test_three_sessions_take_turns(served, db, attach) -> None:
 
 def hearing(sessions, todo: str):
     """Who heard the bell of this todo."""
-    end = time.monotonic() + 5
-    while not (found := [ears for ears in sessions if todo in ears.at]):
-        assert time.monotonic() < end
-        time.sleep(0.005)
-    return found
+    return until(lambda: [ears for ears in sessions if todo in ears.at], "somebody hears it")
 
 
 def test_nobody_is_rung_for_what_is_not_his(served, db, attach) -> None:
@@ -158,7 +155,7 @@ def test_a_batch_rings_for_each_of_its_todos(serve, db, attach, until, gateways:
     first, second = attach(served[0], alpha), attach(served[-1], alpha)
     for _ in range(3):  # the greeting of the second may still be on its way
         db.rows(CREATE_MANY, alpha.id, many(350))
-    until(lambda: len(first.ids) + len(second.ids) >= 1050, "each rings")
+    until(lambda: len(first.ids) + len(second.ids) >= 1050, "each rings", 60)
     assert max(Counter(first.ids + second.ids).values()) == 1
 
 
@@ -218,7 +215,7 @@ def test_fault_47_after_a_restart_the_new_session_is_rung(serve, db, attach, unt
     ears = attach(first, alpha)
     ears.hears(db.create(alpha, "before"))
     first.stop()
-    assert ears.ended.wait(5)
+    assert ears.ended.wait(20)
     between = db.create(alpha, "nobody is there")
     second = serve(port=first.settings.port)
     second.wait_listening()
@@ -237,14 +234,14 @@ def test_fault_48_a_client_that_takes_nothing_holds_up_nobody(served, db, attach
     for number in range(60):
         for endpoint in (alpha, beta):
             made[db.create(endpoint, f"{number} {'x' * 180}")] = time.monotonic()
-    until(lambda: len(other.at) == 60, "the other endpoint hears all")
+    until(lambda: len(other.at) == 60, "the other endpoint hears all", 60)
     late = sorted(other.at[todo] - made[todo] for todo in other.at)
-    assert late[-1] < 1
+    assert late[-1] < busy()
     # A few lie in the client's own machine; the others move on when it does not take them.
-    until(lambda: len(ears.at) >= 55, "its bells go to the next session")
+    until(lambda: len(ears.at) >= 55, "its bells go to the next session", 60)
     late = sorted(ears.at[todo] - made[todo] for todo in ears.at)
-    assert late[25] < 0.5
-    assert late[-1] < 3.5
+    assert late[25] < 0.5 * busy()
+    assert late[-1] < 3.5 * busy()
     assert max(Counter(ears.ids).values()) == 1
 
 
@@ -271,19 +268,22 @@ def test_fault_48_a_session_that_takes_nothing_for_long_is_ended(
 def test_fault_33_what_was_missed_while_nobody_listened_rings(
     serve, db, attach, monkeypatch
 ) -> None:
-    monkeypatch.setattr("switchboard.listener.FIRST_PAUSE", 2.0)  # before the gateway reads it
+    may_listen = hold_back(monkeypatch)
     served = serve()
     alpha = db.vend("alpha", ("inbox", "other"))
     served.wait_listening()
     ears = attach(served, alpha)
     ears.hears(db.create(alpha, "before"))
     before = listener_pid(db)
+    may_listen.clear()
     db.rows("select pg_terminate_backend(%s, 5000)", before)
     missed = [db.create(alpha, "missed", queue) for queue in ("inbox", "other") * 9]
     assert listener_pid(db) is None
+    assert not set(missed) & set(ears.at), "nobody told of them"
+    may_listen.set()
     for todo in missed:
-        ears.hears(todo, 20)
-    assert listener_pid(db) not in (None, before)
+        ears.hears(todo)
+    until(lambda: listener_pid(db) not in (None, before), "somebody listens")
     ears.hears(db.create(alpha, "after"))
 
 
@@ -329,7 +329,7 @@ def test_two_gateways_ring_once_for_each_of_500_todos(serve, db, attach, until) 
         thread.start()
     for thread in threads:
         thread.join()
-    until(lambda: len(ears[0].ids) + len(ears[1].ids) >= 500, "each rings", 20)
+    until(lambda: len(ears[0].ids) + len(ears[1].ids) >= 500, "each rings", 60)
     last = db.create(alpha, "last")
     until(lambda: last in ears[0].at or last in ears[1].at, "the last one rings")
     rung = Counter(ears[0].ids + ears[1].ids)
@@ -368,7 +368,7 @@ async def test_the_python_client_is_rung(served, db, mode: str) -> None:
         transport = streamable_http_client(f"{served.url}/mcp/alpha", http_client=http)
         async with Client(transport, mode=mode, extensions=[Bells()]) as client:
             assert client.session.server_capabilities.experimental == {"claude/channel": {}}
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await until_so(served.app.state.sessions.streams)
                 await asyncio.to_thread(db.create, alpha, "for you")
                 assert await heard.get() == "Todo ready on queue inbox: for you"
@@ -445,7 +445,7 @@ async def ringing(*sends):
 
 
 async def until_so(condition) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 (there is no event for it)
             await asyncio.sleep(0.005)
 

@@ -9,6 +9,12 @@ import pytest
 from switchboard import listener as module
 from switchboard.listener import CONTROL, OUTBOX, READY, Listener
 
+# The listener's own: the backend of the connection that sent the probe may still be there.
+BACKENDS = (
+    "select pid from pg_stat_activity where application_name = 'switchboard'"
+    " and datname = current_database() and query not like '%%pg_notify%%'"
+)
+
 
 @contextlib.asynccontextmanager
 async def listening(url: str, **others):
@@ -24,7 +30,7 @@ async def listening(url: str, **others):
 
 
 async def next_of(heard: asyncio.Queue[str | None]) -> str | None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await heard.get()
 
 
@@ -69,11 +75,8 @@ async def test_a_callback_that_fails_stops_neither_the_others_nor_itself(db, cap
 async def test_fault_33_a_killed_connection_is_made_again_and_everything_rechecked(db) -> None:
     async with listening(db.dsn) as (listener, heard):
         await next_of(heard)
-        killed = db.value(
-            "select count(pg_terminate_backend(pid)) from pg_stat_activity"
-            " where application_name = 'switchboard' and datname = current_database()"
-        )
-        assert killed == 1
+        killed = db.rows(f"select pg_terminate_backend(pid) from ({BACKENDS}) b")
+        assert len(killed) == 1
         assert await next_of(heard) is None, "anything may have changed meanwhile"
         assert listener.state == "listening"
         db.rows("select pg_notify('switchboard_control', 'e-2')")
@@ -83,19 +86,15 @@ async def test_fault_33_a_killed_connection_is_made_again_and_everything_recheck
 @pytest.mark.anyio
 async def test_a_silent_connection_is_tried_and_stays_open(db, monkeypatch) -> None:
     monkeypatch.setattr(module, "QUIET_SECONDS", 0.01)
-    backends = (
-        "select array_agg(pid order by pid) from pg_stat_activity where application_name ="
-        " 'switchboard' and datname = current_database() and query not like '%%pg_notify%%'"
-    )
     async with listening(db.dsn) as (listener, heard):
         await next_of(heard)
         assert listener.state == "listening"
-        before = db.value(backends)
+        before = db.rows(BACKENDS)
         assert len(before) == 1
         for number in range(50):
             db.rows("select pg_notify('switchboard_control', %s)", str(number))
             assert await next_of(heard) == str(number)
-        assert db.value(backends) == before
+        assert db.rows(BACKENDS) == before
         assert listener.state == "listening"
 
 

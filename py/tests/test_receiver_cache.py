@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from conftest import until
+from conftest import Served, until
 from intake_kit import BODY, SIGNED, Receiver, counts, set_clock, vend
 
 from switchboard import receiver_cache
@@ -19,9 +19,15 @@ Asked = Callable[[], list[str]]
 
 
 @pytest.fixture
+def served(serve) -> Served:
+    """A gateway that forgets nothing by the time alone."""
+    return serve(auth_cache=60.0)
+
+
+@pytest.fixture
 def receiver(served, db) -> Receiver:
     made = Receiver(served, vend(db, "alpha"))
-    served.wait_listening()
+    served.wait_told(db)
     return made
 
 
@@ -100,9 +106,9 @@ def test_a_rotation_just_made_is_looked_up_before_anything_is_refused(
 
 
 def test_forgeries_above_the_rate_ask_nothing(serve, db, asked: Asked) -> None:
-    served = serve(failure_rate=0.01, failure_burst=2)
+    served = serve(failure_rate=0.01, failure_burst=2, auth_cache=60.0)
     receiver = Receiver(served, vend(db, "alpha"))
-    served.wait_listening()
+    served.wait_told(db)
     assert receiver.send().status_code == 202
     asked()
     assert [receiver.send(**FORGED).status_code for _ in range(2)] == [401, 401]

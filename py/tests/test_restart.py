@@ -138,7 +138,9 @@ class Postgres:
         for process in (old, *others):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        until(lambda: self.cluster.pid != old.pid and self.hears(), "it is back, and listened to")
+        until(
+            lambda: self.cluster.pid != old.pid and self.hears(), "it is back and listened to", 60
+        )
 
     def hears(self) -> bool:
         """Whether the server's listener has connected since."""

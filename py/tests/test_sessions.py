@@ -36,7 +36,11 @@ def test_fault_45_a_session_belongs_to_the_credential_that_opened_it(served, db)
 
 
 @pytest.mark.parametrize("how", ["told", "fallback"])
-def test_fault_45_revoking_ends_sessions_and_their_streams(serve, db, until, how: str) -> None:
+def test_fault_45_revoking_ends_sessions_and_their_streams(
+    serve, db, until, monkeypatch, how: str
+) -> None:
+    if how == "told":
+        monkeypatch.setattr("switchboard.sessions.CHECK_SECONDS", 3600)
     # A listener that hears nothing leaves the regular check.
     served = serve(listen_url="host=/nonexistent") if how == "fallback" else serve()
     alpha, beta = db.vend("alpha"), db.vend("beta")
@@ -56,10 +60,10 @@ def test_fault_45_revoking_ends_sessions_and_their_streams(serve, db, until, how
     opened = threading.Event()
     reader = threading.Thread(target=read)
     reader.start()
-    assert opened.wait(5)
+    assert opened.wait(20)
     assert len(served.app.state.sessions) == 2
     db.rows("select switchboard.revoke_endpoint(%s)", alpha.id)
-    assert ended.wait(2 if how == "told" else 10), "the stream ends"
+    assert ended.wait(20), "the stream ends"
     reader.join()
     assert session.post(call("claim_next")).status_code == 401
     assert other.call("claim_next")["empty"] is True
@@ -80,7 +84,8 @@ def test_a_revoked_credential_never_acts_even_while_its_authentication_is_kept(s
     assert state != "claimed"
 
 
-def test_a_changed_grant_shows_at_once(served, db, until) -> None:
+def test_a_changed_grant_shows_at_once(serve, db, until) -> None:
+    served = serve(auth_cache=60.0)  # so that only being told shows it
     alpha = db.vend("alpha", verbs=["list_todos"])
     served.wait_listening()
     session = served.session(alpha)
@@ -90,7 +95,6 @@ def test_a_changed_grant_shows_at_once(served, db, until) -> None:
     until(
         lambda: "claim" in [t["name"] for t in session.ask("tools/list")["result"]["tools"]],
         "tools/list shows the new grant",
-        seconds=3,
     )
 
 
@@ -143,7 +147,7 @@ def test_an_endpoint_has_a_bounded_number_of_sessions(serve, db) -> None:
 
 def test_an_idle_session_ends_and_one_in_use_does_not(serve, db, until, monkeypatch) -> None:
     monkeypatch.setattr("switchboard.sessions.CHECK_SECONDS", 0.05)
-    served = serve(session_idle_timeout=0.2)
+    served = serve(session_idle_timeout=1.5)  # a handshake must not take as long
     alpha = db.vend("alpha")
     streaming = served.session(alpha)
     with streaming.stream() as stream:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
-import os
 import socket
 import sys
 import threading
@@ -16,8 +15,8 @@ from typing import Any
 import httpx2
 import psycopg
 import pytest
-from bell_kit import listener_pid
-from conftest import RawSession
+from bell_kit import hold_back, listener_pid
+from conftest import RawSession, busy
 
 from switchboard import waiting as module
 from switchboard.db import CALL_TOOL, Database
@@ -25,6 +24,8 @@ from switchboard.errors import Problem
 from switchboard.waiting import EMPTY, Line, Waiting, wait_seconds
 
 WAIT = "claim_next"
+# For an answer that a wake brings: on a busy machine it may take long, but the wait ends later.
+PATIENCE = 30
 STATE = "select state::text from switchboard.todos where id = %s"
 CREATE_MANY = "select count(*) from switchboard.create_todos(%s, %s)"
 
@@ -84,10 +85,10 @@ class Dropped:
 def test_a_call_waits_and_is_answered_when_there_is_work(served, db, waiting, pool) -> None:
     alpha = db.vend("alpha")
     served.wait_listening()
-    job = pool.submit(pull, served.session(alpha), 20)
+    job = pool.submit(pull, served.session(alpha), 50)
     waiting(1)
     todo = db.create(alpha, "work")
-    answer, _ = job.result(5)
+    answer, _ = job.result(PATIENCE)
     assert (answer["empty"], answer["todo"]["id"]) == (False, todo)
     assert db.value(STATE, todo) == "claimed"
 
@@ -97,7 +98,7 @@ def test_without_work_it_is_empty_when_the_time_is_up(served, db) -> None:
     began = time.monotonic()
     answer, at = pull(session, 1)
     assert answer == {"empty": True, "deferred": []}
-    assert 1 <= at - began < 3
+    assert 1 <= at - began < 20
     assert len(served.app.state.waiting) == 0
 
 
@@ -108,7 +109,7 @@ def test_work_that_is_there_is_not_waited_for(served, db, queues) -> None:
     began = time.monotonic()
     answer, at = pull(served.session(alpha), 50, **({"queues": queues} if queues else {}))
     assert answer["todo"]["title"] == "work"
-    assert at - began < 5
+    assert at - began < PATIENCE
 
 
 @pytest.mark.parametrize("seconds", [-1, 51, 10**12, 50.5, "5", True, [1], 1.5])
@@ -134,7 +135,7 @@ def test_what_wait_seconds_may_be() -> None:
 def test_other_queues_wake_nobody(served, db, waiting, pool, monkeypatch) -> None:
     alpha = db.vend("alpha", ("inbox", "other", "third"))
     served.wait_listening()
-    job = pool.submit(pull, served.session(alpha), 20, queues=["other", "third"])
+    job = pool.submit(pull, served.session(alpha), 50, queues=["other", "third"])
     waiting(1)
     asked = []
     value = Database.value
@@ -146,7 +147,7 @@ def test_other_queues_wake_nobody(served, db, waiting, pool, monkeypatch) -> Non
     monkeypatch.setattr(Database, "value", count)
     db.create(alpha, "not for it")
     todo = db.create(alpha, "for it", "third")
-    assert job.result(5)[0]["todo"]["id"] == todo
+    assert job.result(PATIENCE)[0]["todo"]["id"] == todo
     assert asked.count(CALL_TOOL) == 1
 
 
@@ -163,12 +164,12 @@ def test_fifty_calls_and_fifty_todos(serve, db, waiting, pool) -> None:
         made = {}
         for number in range(50):
             made[db.create(alpha, f"number {number}")] = time.monotonic()
-        answers = [job.result(20) for job in jobs]
+        answers = [job.result(PATIENCE) for job in jobs]
         assert sorted(answer["todo"]["id"] for answer, _ in answers) == sorted(made)
         late = sorted(1000 * (at - made[answer["todo"]["id"]]) for answer, at in answers)
         medians.append(median(late))
         sys.stdout.write(f"median {medians[-1]:.1f} ms, longest {late[-1]:.1f} ms\n")
-    assert min(medians) < 20 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    assert min(medians) < 20 * busy()
 
 
 def test_one_note_may_stand_for_many_todos(served, db, waiting, pool) -> None:
@@ -180,10 +181,10 @@ def test_one_note_may_stand_for_many_todos(served, db, waiting, pool) -> None:
     waiting(13)
     todos = json.dumps([{"queue": "inbox", "title": f"number {n}"} for n in range(12)])
     db.rows(CREATE_MANY, alpha.id, todos)
-    assert len({job.result(10)[0]["todo"]["id"] for job in jobs}) == 12
+    assert len({job.result(PATIENCE)[0]["todo"]["id"] for job in jobs}) == 12
     assert not other.done()
     db.create(beta, "theirs")
-    assert other.result(5)[0]["todo"]["title"] == "theirs"
+    assert other.result(PATIENCE)[0]["todo"]["title"] == "theirs"
 
 
 def test_waiting_holds_no_connection_of_the_database(serve, db, waiting, pool) -> None:
@@ -191,14 +192,14 @@ def test_waiting_holds_no_connection_of_the_database(serve, db, waiting, pool) -
     alpha = db.vend("alpha")
     served.wait_listening()
     session = served.session(alpha)
-    jobs = [pool.submit(pull, served.session(alpha), 20) for _ in range(20)]
+    jobs = [pool.submit(pull, served.session(alpha), 50) for _ in range(20)]
     waiting(20, served)
     busy = "select count(*) from pg_stat_activity where datname = current_database() and state like"
     assert db.value(f"{busy} 'idle in%%' or wait_event_type = 'Lock'") == 0
     assert session.call("list_todos")["todos"] == []
     todos = json.dumps([{"queue": "inbox", "title": f"number {n}"} for n in range(20)])
     db.rows(CREATE_MANY, alpha.id, todos)
-    assert len({job.result(10)[0]["todo"]["id"] for job in jobs}) == 20
+    assert len({job.result(PATIENCE)[0]["todo"]["id"] for job in jobs}) == 20
 
 
 def test_a_waiting_call_counts_as_one_for_the_rate(serve, db, waiting, pool) -> None:
@@ -206,13 +207,13 @@ def test_a_waiting_call_counts_as_one_for_the_rate(serve, db, waiting, pool) -> 
     alpha = db.vend("alpha")
     served.wait_listening()
     session = served.session(alpha)  # two requests
-    job = pool.submit(pull, session, 20)
+    job = pool.submit(pull, session, 50)
     waiting(1, served)
     for _ in range(5):
         db.rows("select pg_notify('todo_ready', %s)", f"{alpha.id}:inbox")
         waiting(1, served)
     db.create(alpha, "work")
-    assert job.result(5)[0]["empty"] is False
+    assert job.result(PATIENCE)[0]["empty"] is False
     assert session.call(WAIT)["empty"] is True
     assert session.post(message()).status_code == 429
 
@@ -221,17 +222,17 @@ def test_so_many_calls_of_an_endpoint_may_wait(served, db, waiting, pool, monkey
     monkeypatch.setattr(module, "WAITERS_PER_ENDPOINT", 3)
     alpha, beta = db.vend("alpha"), db.vend("beta")
     served.wait_listening()
-    jobs = [pool.submit(pull, served.session(alpha), 20) for _ in range(3)]
+    jobs = [pool.submit(pull, served.session(alpha), 50) for _ in range(3)]
     waiting(3)
     error = served.session(alpha).call(WAIT, wait_seconds=20)["error"]
     assert (error["code"], "wait" in error["message"]) == ("unavailable", True)
     assert served.session(alpha).call(WAIT)["empty"] is True
-    jobs.append(pool.submit(pull, served.session(beta), 20))
+    jobs.append(pool.submit(pull, served.session(beta), 50))
     waiting(4)
     db.create(beta, "work")
     for _ in range(3):
         db.create(alpha, "work")
-    assert [job.result(5)[0]["empty"] for job in jobs] == [False] * 4
+    assert [job.result(PATIENCE)[0]["empty"] for job in jobs] == [False] * 4
 
 
 # -- what is not heard
@@ -240,17 +241,19 @@ def test_so_many_calls_of_an_endpoint_may_wait(served, db, waiting, pool, monkey
 def test_fault_33_what_came_while_nobody_listened_is_found(
     serve, db, waiting, pool, monkeypatch
 ) -> None:
-    monkeypatch.setattr("switchboard.listener.FIRST_PAUSE", 2.0)  # before the gateway reads it
+    may_listen = hold_back(monkeypatch)
     served = serve()
     alpha = db.vend("alpha")
     served.wait_listening()
-    jobs = [pool.submit(pull, served.session(alpha), 30) for _ in range(5)]
+    jobs = [pool.submit(pull, served.session(alpha), 50) for _ in range(5)]
     waiting(5, served)
+    may_listen.clear()
     db.rows("select pg_terminate_backend(%s, 5000)", listener_pid(db))
     for number in range(5):
         db.create(alpha, f"number {number}")
     assert listener_pid(db) is None
-    assert len({job.result(10)[0]["todo"]["id"] for job in jobs}) == 5
+    may_listen.set()
+    assert len({job.result(PATIENCE)[0]["todo"]["id"] for job in jobs}) == 5
 
 
 @pytest.mark.parametrize("why", ["pooler", "no connection"])
@@ -271,10 +274,10 @@ def test_a_deaf_listener_is_made_up_for_by_looking(
     state = "deaf" if why == "pooler" else "reconnecting"
     until(lambda: served.app.state.listener.state == state, f"the listener is {state}")
     alpha = db.vend("alpha")
-    job = pool.submit(pull, served.session(alpha), 20)
+    job = pool.submit(pull, served.session(alpha), 50)
     until(lambda: len(served.app.state.waiting) == 1, "it waits")
     todo = db.create(alpha, "silent")
-    assert job.result(5)[0]["todo"]["id"] == todo
+    assert job.result(PATIENCE)[0]["todo"]["id"] == todo
 
 
 def test_what_became_claimable_in_silence_is_found_when_the_time_is_up(
@@ -302,7 +305,7 @@ def test_it_ends_with_the_client_and_claims_nothing(
     call = Dropped(served, served.session(alpha), wait_seconds=50)
     waiting(1)
     call.leave()
-    until(lambda: len(served.app.state.waiting) == 0, "the wait ends", 2)
+    until(lambda: len(served.app.state.waiting) == 0, "the wait ends")
     todo = db.create(alpha, "for somebody else")
     assert served.session(alpha).call(WAIT)["todo"]["id"] == todo
 
@@ -352,9 +355,9 @@ def test_a_claim_for_a_client_that_left_is_given_back(
         if query == CALL_TOOL and '"todo"' in answer:
             claimed.set()
             if when == "seen by the machine only":  # the loop stands still, and cannot see it
-                may_answer.wait(10)
+                may_answer.wait(PATIENCE)
             else:
-                await asyncio.get_running_loop().run_in_executor(None, may_answer.wait, 10)
+                await asyncio.get_running_loop().run_in_executor(None, may_answer.wait, PATIENCE)
         return answer
 
     if when == "first":
@@ -364,13 +367,13 @@ def test_a_claim_for_a_client_that_left_is_given_back(
     if when != "first":
         waiting(1)
         todo = db.create(alpha, "work")
-    assert claimed.wait(5)
+    assert claimed.wait(PATIENCE)
     call.leave()
     if when != "seen by the machine only":
         lines = served.app.state.waiting.lines
         until(lambda: all(line._hung_up for line in lines), "it is seen that the client left")
     may_answer.set()
-    until(lambda: db.value(STATE, todo) == "pending", "it is given back", 5)
+    until(lambda: db.value(STATE, todo) == "pending", "it is given back")
 
     def given_back() -> list[dict[str, Any]]:
         return [r.fields for r in caplog.records if r.getMessage() == "mcp.given_back"]
@@ -384,7 +387,7 @@ def test_what_is_given_back_goes_to_the_next(served, db, waiting, pool, monkeypa
     served.wait_listening()
     first = Dropped(served, served.session(alpha), wait_seconds=50)
     waiting(1)
-    job = pool.submit(pull, served.session(alpha), 20)
+    job = pool.submit(pull, served.session(alpha), 50)
     waiting(2)
     gone = threading.Event()
     value = Database.value
@@ -398,7 +401,7 @@ def test_what_is_given_back_goes_to_the_next(served, db, waiting, pool, monkeypa
 
     monkeypatch.setattr(Database, "value", leave)
     todo = db.create(alpha, "work")
-    assert job.result(5)[0]["todo"]["id"] == todo
+    assert job.result(PATIENCE)[0]["todo"]["id"] == todo
 
 
 def test_giving_back_is_tried_again(served, db, waiting, until, monkeypatch) -> None:
@@ -442,12 +445,12 @@ def test_it_ends_when_the_client_gives_it_up(
     waiting(2)
     cancel = {"method": "notifications/cancelled", "params": {"requestId": "x"}}
     assert session.post({"jsonrpc": "2.0", **cancel}).status_code == 202
-    answer = job.result(5).json()
+    answer = job.result(PATIENCE).json()
     if where == "fast path":
         assert answer["result"]["structuredContent"]["empty"] is True
     waiting(1)
     todo = db.create(alpha, "work")
-    assert keeps.result(5).json()["result"]["structuredContent"]["todo"]["id"] == todo
+    assert keeps.result(PATIENCE).json()["result"]["structuredContent"]["todo"]["id"] == todo
 
 
 @pytest.mark.parametrize("where", ["fast path", "through the SDK"])
@@ -460,14 +463,18 @@ def test_it_ends_with_the_session(served, db, waiting, pool, monkeypatch, where:
     job = pool.submit(session.post, message(wait_seconds=50))
     waiting(1)
     assert session.http.delete(session.address, headers=session.headers).status_code == 200
-    job.result(5)
+    job.result(PATIENCE)
     assert len(served.app.state.waiting) == 0
     todo = db.create(alpha, "work")
     assert served.session(alpha).call(WAIT)["todo"]["id"] == todo
 
 
 @pytest.mark.parametrize("how", ["told", "fallback"])
-def test_it_ends_when_the_credential_is_revoked(serve, db, waiting, pool, how: str) -> None:
+def test_it_ends_when_the_credential_is_revoked(
+    serve, db, waiting, pool, monkeypatch, how: str
+) -> None:
+    if how == "told":
+        monkeypatch.setattr("switchboard.sessions.CHECK_SECONDS", 3600)
     served = serve(listen_url="host=/nonexistent") if how == "fallback" else serve()
     alpha, beta = db.vend("alpha"), db.vend("beta")
     if how == "told":
@@ -476,9 +483,9 @@ def test_it_ends_when_the_credential_is_revoked(serve, db, waiting, pool, how: s
     other = pool.submit(pull, served.session(beta), 4)
     waiting(2, served)
     db.rows("select switchboard.revoke_endpoint(%s)", alpha.id)
-    answer = job.result(2 if how == "told" else 10)
+    answer = job.result(PATIENCE)
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
-    assert other.result(10)[0]["empty"] is True
+    assert other.result(PATIENCE)[0]["empty"] is True
 
 
 @pytest.mark.parametrize("where", ["fast path", "through the SDK"])
@@ -493,8 +500,8 @@ def test_it_is_answered_when_the_server_stops(
     waiting(5)
     began = time.monotonic()
     served.stop()
-    assert [job.result(5)[0] for job in jobs] == [{"empty": True, "deferred": []}] * 5
-    assert time.monotonic() - began < 3
+    assert [job.result(PATIENCE)[0] for job in jobs] == [{"empty": True, "deferred": []}] * 5
+    assert time.monotonic() - began < PATIENCE
 
 
 # -- the order of those that wait, without a server
