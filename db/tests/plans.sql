@@ -200,4 +200,32 @@ select test.notify_hook('a', '{q1}'), test.notify_hook('a', '{q2}') \g /dev/null
 call test.measure('create, called for', 'create_todo(%1$L, ''q1'', ''t'', p_idempotency_key => gen_random_uuid()::text)');
 select test.within(name, l, what) from (values ('list failed', 150, 'list_todos of 3 failed ones among 60,000'), ('list queue', 300, 'list_todos of one queue'), ('counts', 300, 'queue_counts'), ('get', 12, 'get_todo'), ('create', 20, 'create_todo with a key, one buffer more than without hooks'), ('create 100', 1200, 'create_todos of 100'), ('create, called for', 50, 'create_todo with a hook')) v(name, l, what);
 
+-- budgets: a queue without one pays a probe, one with one counts what it holds, by the index of that
+create function test.buffers(p_sql text) returns int language sql as $$ select (test.plan_of(p_sql) ->> 'buffers')::int $$;
+select test.vend('b', test.human('a'), (select array_agg('q' || n) from generate_series(1, 32) n)) \g /dev/null
+select count(switchboard.set_admission_policy(test.b(), 'q' || n, '{"max_in_flight": 5}')) from generate_series(1, 32) n \g /dev/null
+vacuum analyze switchboard.admission_policies;
+select cmp_ok(test.buffers(format('select array(select p.queue from switchboard.admission_policies p where p.endpoint_id = %L)', test.a())), '<=', 4, 'the probe of a claim reads at most 4 buffers');
+select cmp_ok(test.buffers(format('select exists (select from switchboard.admission_owed o where o.endpoint_id = %L and o.queue = ''q1'')', test.a())), '<=', 4, 'and that of an end');
+select cmp_ok(test.buffers(format('select exists (select from switchboard.admission_policies p where p.endpoint_id = %L and p.queue = ''q1'')', test.a())), '<=', 4, 'and that of a create');
+truncate switchboard.todos cascade;
+select test.bulk('pending', 20000, 20) \g /dev/null
+vacuum analyze switchboard.todos; -- statistics of an idle queue
+select switchboard.set_admission_policy(test.a(), 'q1', '{"max_in_flight": 5000, "max_claims_per_window": 1000000, "window": {"period": "day", "tz": "Europe/Berlin"}}') \g /dev/null
+select test.bulk('claimed', 10000, 20) \g /dev/null
+select pg_stat_force_next_flush() \g /dev/null
+select test.scans() as scans, test.scans('idx_todos_claimed_endpoint_queue') as counted \gset
+call test.measure('budget', 'claim_next(%1$L, ''w'', ''{q1}'')');
+select test.within('budget', 900, 'claim_next with 500 held, which it counts before and under the lock');
+select pg_stat_force_next_flush() \g /dev/null
+select cmp_ok(test.scans('idx_todos_claimed_endpoint_queue') - :counted, '>=', 30::bigint, 'by the index of what is held');
+select is(test.scans() - :scans, 0::bigint, 'and by no scan of the table');
+insert into test.held (id) select id::text from switchboard.todos where state = 'claimed' and owner = 'w1' limit 100;
+select pg_stat_force_next_flush() \g /dev/null
+select test.scans('idx_todos_claimed_endpoint_queue') as counted \gset
+call test.measure('end', 'complete(%1$L, %2$L, ''w1'')');
+select test.within('end', 60, 'fault 64: an end goes by the primary key, not by that index');
+select pg_stat_force_next_flush() \g /dev/null
+select is(test.scans('idx_todos_claimed_endpoint_queue') - :counted, 0::bigint, 'fault 64: which it never scans');
+
 select * from finish();

@@ -21,6 +21,7 @@ from switchboard.datafolder import DataFolder, DataFolderError
 from switchboard.errors import Problem
 from switchboard.migrate import NEWEST, OLDEST, ROLES, db_files
 
+MAY_NOT_LOOK = "this login may not look; ask again as the migrating login, or an operator"
 LATE_SECONDS = 120
 MARKS = {"ok": "ok   ", "warning": "WARN ", "error": "ERROR"}
 
@@ -75,7 +76,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
         return
     with connection:
         yield _version(connection)
-        for check in (_roles, _migrations, _functions, _sweeps, _cron):
+        for check in (_roles, _migrations, _functions, _sweeps, _cron, _budgets):
             yield from _guarded(check, connection)
 
 
@@ -86,13 +87,15 @@ def _guarded(
     try:
         yield from check(connection)
     except psycopg.errors.InsufficientPrivilege:
-        yield Finding(name, "warning", "this login may not look; ask again as the migrating login")
+        yield Finding(name, "warning", MAY_NOT_LOOK)
     except (psycopg.errors.UndefinedFunction, psycopg.errors.UndefinedTable):
         yield Finding(name, "error", "not there: run `switchboard migrate`")
     except psycopg.errors.InvalidSchemaName:
         yield Finding(name, "error", "not there: run `switchboard migrate`")
     except psycopg.Error as error:
-        yield Finding(name, "error", first_line(error))
+        forbidden = error.sqlstate == "SB403"
+        state, text = ("warning", MAY_NOT_LOOK) if forbidden else ("error", first_line(error))
+        yield Finding(name, state, text)
 
 
 def _folder(settings: Settings) -> Iterator[Finding]:
@@ -226,3 +229,19 @@ def _cron(connection: Connection) -> Iterator[Finding]:
         yield Finding("pg_cron", "warning", "has no active job of ours: run `switchboard migrate`")
     for row in rows:
         yield Finding("pg_cron", "ok", f"calls tick() as {row['username']}, {row['schedule']}")
+
+
+def _budgets(connection: Connection) -> Iterator[Finding]:
+    rows = connection.execute(
+        "select b ->> 'scope' as scope, b ->> 'queue' as queue, b ->> 'status' as status"
+        " from jsonb_array_elements(switchboard.list_admission()) b"
+    ).fetchall()
+    broken = [row for row in rows if row["status"] == "admission_unavailable"]
+    for row in broken:
+        text = (
+            f"of {row['scope']}, queue {row['queue']}: cannot be read, nothing is admitted; set it"
+            " again with a time zone that exists: `switchboard queue budget set`"
+        )
+        yield Finding("budgets", "error", text)
+    if not broken:
+        yield Finding("budgets", "ok", f"{len(rows)} set, all of them readable")

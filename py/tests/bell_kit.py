@@ -59,8 +59,8 @@ class Ears:
                     message = json.loads(line.removeprefix("data: "))
                     assert message["method"] == "notifications/claude/channel"
                     todo = message["params"]["meta"]["todo_id"]
-                    self.at[todo] = time.monotonic()
                     self.bells.append(message["params"])
+                    self.at[todo] = time.monotonic()  # last: hears() waits for it
                     self.told(todo)
 
     @property

@@ -20,7 +20,7 @@ from typing import Any
 import httpx2
 import psycopg
 import pytest
-from conftest import busy
+from conftest import Sql, busy
 from psycopg.conninfo import make_conninfo
 
 from switchboard import cli, embedded, embedded_socket
@@ -284,6 +284,20 @@ def test_doctor_finds_nothing_wrong(run: Run) -> None:
     assert (status, wrong) == (0, [])
     names = {check["check"] for check in report["checks"]}
     assert names >= {"data folder", "database", "migrations", "functions", "roles", "sweeps"}
+
+
+def test_doctor_finds_a_budget_that_cannot_be_read(
+    database: str, db: Sql, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWITCHBOARD_DATABASE_URL", database)
+    agent = db.vend("agent")
+    policy = '{"max_claims_per_window": 1, "window": {"period": "day", "tz": "UTC"}}'
+    db.value("select switchboard.set_admission_policy(%s, 'inbox', %s)", agent.id, policy)
+    db.rows("update switchboard.admission_policies set window_tz = 'Mars/Olympus'")
+    status, report = run("doctor")
+    (found,) = [check for check in report["checks"] if check["check"] == "budgets"]
+    assert (status, found["state"]) == (1, "error")
+    assert "endpoint:agent, queue inbox" in json.dumps(found)
 
 
 def test_doctor_finds_what_is_missing(

@@ -140,6 +140,7 @@ def test_nobody_is_rung_for_what_is_not_his(served, db, attach) -> None:
     db.rows("select pg_notify('todo_ready', %s)", f"{alpha.id}:not-granted")
     db.rows("select pg_notify('todo_ready', 'no endpoint')")
     last, theirs = db.create(alpha, "last"), db.create(beta, "theirs")
+    ears.hears(mine)
     ears.hears(last)
     others.hears(theirs)
     assert sorted(ears.ids) == sorted([mine, last])

@@ -144,7 +144,7 @@ def test_killed_postgres_is_started_again(place: Path, until: Until) -> None:
         killed = cluster.pid
         assert killed is not None
         os.kill(killed, signal.SIGKILL)
-        until(lambda: any("up again" in line for line in told), "PostgreSQL is up again")
+        until(lambda: any("up again" in line for line in told), "PostgreSQL is up again", 60)
         assert cluster.pid != killed
         assert value(cluster, "select answer from kept") == "7"
 
@@ -192,7 +192,7 @@ def test_server_without_its_holder_ends_by_itself(place: Path, until: Until) -> 
         assert holder.stdout is not None
         server = psutil.Process(int(holder.stdout.readline()))
         holder.kill()
-    until(lambda: not server.is_running(), "the orphan has stopped")
+    until(lambda: not server.is_running(), "the orphan has stopped", 60)
 
 
 def test_stale_files_that_name_a_foreign_process_do_not_matter(place: Path) -> None:

@@ -200,7 +200,7 @@ def test_two_requests_in_flight_with_one_id_do_not_hang(served, db, monkeypatch)
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         jobs = [pool.submit(ask) for _ in range(20)]
-        assert [job.result(10) for job in jobs] == [200] * 20
+        assert [job.result(30) for job in jobs] == [200] * 20
 
     async def never(*_: object) -> None:
         import anyio
@@ -443,14 +443,14 @@ def test_a_dropped_call_runs_to_its_end(served, db, until) -> None:
     alpha = db.vend("alpha")
     todo = db.create(alpha, "work")
     session = served.session(alpha)
-    blocker = psycopg.connect(db.dsn)
-    blocker.execute("lock table switchboard.todos in access exclusive mode")
-    impatient = httpx2.Client(timeout=0.3)
-    with pytest.raises(httpx2.ReadTimeout):
-        impatient.post(session.address, json=call("claim_next"), headers=session.headers)
-    impatient.close()
-    blocker.rollback()
-    blocker.close()
+    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+    with psycopg.connect(db.dsn) as blocker:
+        blocker.execute("lock table switchboard.todos in access exclusive mode")
+        hurried = httpx2.Timeout(15, read=0.5)
+        with httpx2.Client(timeout=hurried) as impatient, pytest.raises(httpx2.ReadTimeout):
+            impatient.post(session.address, json=call("claim_next"), headers=session.headers)
+        until(lambda: db.value(waiting), "the call waits for the lock, and nobody for the call")
+        blocker.rollback()
     state = "select state::text from switchboard.get_todo(%s, %s)"
     until(lambda: db.value(state, alpha.id, todo) == "claimed", "the claim was committed")
 
@@ -471,7 +471,7 @@ def test_a_cancelled_call_is_not_cut_off_between_execute_and_commit(
         assert session.post({"jsonrpc": "2.0", **cancel}).status_code == 202
         session.ask("ping")
         blocker.rollback()
-        job.result(10)
+        job.result(30)
     state = "select state::text from switchboard.get_todo(%s, %s)"
     assert db.value(state, alpha.id, todo) == "claimed"
 

@@ -183,7 +183,8 @@ def test_every_reason_is_counted_and_logged_and_none_is_told(
     until(lambda: counts(db) == wanted, "each is counted")
 
 
-def test_a_stopped_server_has_handed_over_everything(serve, db) -> None:
+def test_a_stopped_server_has_handed_over_everything(serve, db, monkeypatch) -> None:
+    monkeypatch.setattr(module, "LAST_SECONDS", 10.0)
     served = serve()
     receivers = [Receiver(served, vend(db, f"e-{name}"), name) for name in TYPES]
     for receiver in receivers:
