@@ -98,20 +98,22 @@ end $$;
 comment on function switchboard.deferred_of(uuid, text[], timestamptz) is 'Those of p_queues (NULL: all) in which a policy keeps claims waiting at p_at. Reads admission_policies.';
 
 create or replace function switchboard.deferral(p_state switchboard.admission_state) returns jsonb
-language sql immutable set search_path = switchboard, pg_temp
+language plpgsql immutable set search_path = switchboard, pg_temp
 as $$
-    select jsonb_strip_nulls(jsonb_build_object('queue', p_state.queue, 'reason', p_state.status,
-                                                'next_eligible_at', p_state.next_eligible_at, 'exact', p_state.exact))
-$$;
+begin
+    return jsonb_strip_nulls(jsonb_build_object('queue', p_state.queue, 'reason', p_state.status,
+                                                'next_eligible_at', p_state.next_eligible_at, 'exact', p_state.exact));
+end $$;
 comment on function switchboard.deferral(switchboard.admission_state) is 'A refusal for programs: {queue, reason, next_eligible_at, exact}; the time is left out when only a person can say it.';
 
 create or replace function switchboard.headroom(p_state switchboard.admission_state) returns jsonb
-language sql immutable set search_path = switchboard, pg_temp
+language plpgsql immutable set search_path = switchboard, pg_temp
 as $$
-    select jsonb_strip_nulls(jsonb_build_object(
+begin
+    return jsonb_strip_nulls(jsonb_build_object(
         'max_in_flight', p_state.max_in_flight, 'in_flight', p_state.in_flight, 'max_claims_per_window', p_state.max_claims_per_window,
-        'used', p_state.used, 'remaining', case when p_state.used > p_state.max_claims_per_window then 0 else p_state.max_claims_per_window - p_state.used end, 'window_resets_at', p_state.window_end))
-$$;
+        'used', p_state.used, 'remaining', case when p_state.used > p_state.max_claims_per_window then 0 else p_state.max_claims_per_window - p_state.used end, 'window_resets_at', p_state.window_end));
+end $$;
 comment on function switchboard.headroom(switchboard.admission_state) is 'What a claim that was admitted learns: {max_in_flight, in_flight, max_claims_per_window, used, remaining, window_resets_at}, itself counted; without what does not apply.';
 
 create or replace function switchboard.refuse_deferred(p_state switchboard.admission_state) returns void
