@@ -88,12 +88,16 @@ def test_a_window_that_turns_rings_once(
     budget(db, alpha, ONE_A_DAY)
     hearing = Ears(served, alpha)
     try:
-        first, second = db.create(alpha, "first"), db.create(alpha, "second")
+        first = db.create(alpha, "first")
+        clock(db, NOON + timedelta(seconds=5))
+        second = db.create(alpha, "second")
         for todo in (first, second):
             hearing.hears(todo)
-        hearing.session.call("claim_next")
+        token = hearing.session.call("claim_next")["todo"]["lease_token"]
+        hearing.session.call("complete", id=first, lease_token=token)  # or it would be the oldest
         hearing.at.clear()
         hearing.bells.clear()
+        clock(db, NOON + timedelta(seconds=10))
         third = db.create(alpha, "third")
         clock(db, NOON + timedelta(hours=11, minutes=59))
         db.value("select switchboard.tick()")
