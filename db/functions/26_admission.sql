@@ -56,8 +56,9 @@ begin
     if v_state.status = 'window_exhausted' then
         v_state.next_eligible_at := v_state.window_end;
     elsif v_state.status = 'in_flight_full' then
-        v_state.next_eligible_at := (select greatest(min(t.due_at), p_at) from todos t
-            where t.endpoint_id = p_policy.endpoint_id and t.queue = p_policy.queue and t.state = 'claimed');
+        v_state.next_eligible_at := (select greatest(min(h.due_at), p_at) from (  -- not along todos_due, past what other queues hold
+            select t.due_at from todos t
+            where t.endpoint_id = p_policy.endpoint_id and t.queue = p_policy.queue and t.state = 'claimed' offset 0) h);
     end if;
     v_state.exact := case when v_state.status <> 'open' then v_state.status = 'window_exhausted' end;
     return v_state;

@@ -68,10 +68,16 @@ select cmp_ok((select count(*) from switchboard.reap_expired(2000)), '>', 900::b
 call test.measure('idle sweep', 'reap_expired()');
 select test.within('idle sweep', 60, 'fault 2: a sweep with nothing to do');
 select test.bulk('claimed', 30000, 20) \g /dev/null
+select pg_stat_force_next_flush() \g /dev/null
+select test.scans('idx_todos_claimed_endpoint_queue') as held \gset
 call test.measure('sweep', 'reap_expired()');
+call test.measure('retries', 'requeue_due_retries()');
 call test.measure('beside leases', 'claim_next(%1$L, ''w'', ''{q1}'')');
 select test.within('sweep', 60, 'a sweep over 30,000 leases that run');
 select test.within('beside leases', 60, 'claim_next beside 30,000 leases that run');
+select test.within('retries', 60, 'requeue_due_retries beside 30,000 leases that run');
+select pg_stat_force_next_flush() \g /dev/null
+select is(test.scans('idx_todos_claimed_endpoint_queue') - :held, 0::bigint, 'sweeps, and claims without a budget, never go by the index of what is held');
 
 -- fault 61: 50,000 todos of somebody else at the head of the queues
 select test.bulk('pending', 50000, 5, 'ann', p_age => '3 h') \g /dev/null
@@ -96,7 +102,7 @@ insert into test.held (id) select id::text from switchboard.todos where state = 
 update switchboard.todos set state = 'done', due_at = null, lease_token = null, completed_at = now()
     where ctid in (select ctid from switchboard.todos where state = 'claimed' and id::text not in (select id from test.held) limit 10000);
 select pg_stat_force_next_flush() \g /dev/null
-select test.scans('todos_due') as leases, test.scans('todos_pkey') as keys \gset
+select test.scans('todos_due') as leases, test.scans('todos_pkey') as keys, test.scans('idx_todos_claimed_endpoint_queue') as held \gset
 call test.measure('heartbeat', 'heartbeat(%1$L, %2$L, ''w1'')');
 call test.measure('complete', 'complete(%1$L, %2$L, ''w1'')');
 call test.measure('complete with token', 'complete(%1$L, %2$L, ''w1'', null, ''token'')');
@@ -107,6 +113,7 @@ call test.measure('complete_any_endpoint', 'complete_any_endpoint(%2$L, p_force 
 select test.within(name, l, 'fault 64: owner transitions') from (values ('heartbeat', 25), ('complete', 45), ('complete with token', 45), ('fail', 45), ('release', 50), ('complete_batch', 45), ('complete_any_endpoint', 60)) v(name, l);
 select pg_stat_force_next_flush() \g /dev/null
 select is(test.scans('todos_due') - :leases, 0::bigint, 'fault 64: never over the partial index of what is due');
+select is(test.scans('idx_todos_claimed_endpoint_queue') - :held, 0::bigint, 'fault 64: nor over that of what is held');
 select cmp_ok(test.scans('todos_pkey') - :keys, '>=', 15 * 7::bigint, 'fault 64: by the primary key');
 select is((select count(*) from switchboard.todo_attempts), 15 * 6::bigint, 'fault 64: (and each of them did its work)');
 
@@ -227,5 +234,26 @@ call test.measure('end', 'complete(%1$L, %2$L, ''w1'')');
 select test.within('end', 60, 'fault 64: an end goes by the primary key, not by that index');
 select pg_stat_force_next_flush() \g /dev/null
 select is(test.scans('idx_todos_claimed_endpoint_queue') - :counted, 0::bigint, 'fault 64: which it never scans');
+
+-- budgets: 10,000 that were held are dead entries, and windows are found by their key among those of 35 days
+alter table switchboard.admission_windows set (autovacuum_enabled = false);
+create function test.finish_all() returns void language sql as $$
+    update switchboard.todos set state = 'done', due_at = null, lease_token = null, completed_at = now() where state = 'claimed'
+$$;
+insert into switchboard.admission_windows (endpoint_id, policy_id, window_start, used)
+    select p.endpoint_id, p.id, date_trunc('hour', now()) - n * interval '1 hour', 1 from switchboard.admission_policies p, generate_series(1, 35 * 24) n on conflict do nothing;
+vacuum analyze switchboard.admission_windows;
+update switchboard.todos set queue = 'q1' where state = 'claimed';
+select test.finish_all(), test.bulk('pending', 40000, 20) \g /dev/null
+select pg_stat_force_next_flush() \g /dev/null
+select pg_stat_get_numscans('switchboard.admission_windows'::regclass) as windows, test.scans('admission_windows_pkey') as window_keys, test.scans('idx_todos_claimed_endpoint_queue') as counted \gset
+call test.measure('budget, dead entries', 'claim_next(%1$L, ''w'', ''{q1}'')');
+call test.measure('budget, all queues', 'claim_next(%1$L, ''w'')');
+call test.measure('budget, batch', 'claim_batch(%1$L, ''w'', 100, ''{q1}'')');
+select test.within(name, l, what) from (values ('budget, dead entries', 220, 'claim_next in a queue with both limits, 10,000 ended there'), ('budget, all queues', 260, 'claim_next over 20 queues, one with a budget'), ('budget, batch', 8000, 'claim_batch of 100 in a queue with both limits')) v(name, l, what);
+select pg_stat_force_next_flush() \g /dev/null
+select is(pg_stat_get_numscans('switchboard.admission_windows'::regclass) - :windows, 0::bigint, 'a window is found without a scan of them');
+select cmp_ok(test.scans('admission_windows_pkey') - :window_keys, '>=', 15 * 2 * 2::bigint, 'but by its key');
+select cmp_ok(test.scans('idx_todos_claimed_endpoint_queue') - :counted, '>=', 15 * 2 * 2::bigint, 'and what is held by its index');
 
 select * from finish();
