@@ -558,7 +558,7 @@ CREATE TABLE switchboard.admission_owed (
     id uuid DEFAULT gen_random_uuid() NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL
 )
-WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', vacuum_truncate='false');
 
 COMMENT ON TABLE switchboard.admission_owed IS 'Queues that were shut by their budget since anybody was last told that they are open: a wake is owed when they reopen (functions/reopen).';
 

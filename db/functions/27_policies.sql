@@ -245,8 +245,7 @@ begin
             'remaining', case when v_state.used <= v_policy.max_claims_per_window then v_policy.max_claims_per_window - v_state.used when v_state.used is not null then 0 end,
             'in_flight', (select count(*) from todos t where t.endpoint_id = p_endpoint.id and t.queue = p_queue and t.state = 'claimed'),
             'max_in_flight', v_policy.max_in_flight,
-            'pending', (select count(*) from todos t where t.endpoint_id = p_endpoint.id and t.queue = p_queue and t.state = 'pending' and t.assignee is null)
-                + (select count(*) from todos t where t.endpoint_id = p_endpoint.id and t.queue = p_queue and t.state = 'pending' and t.assignee is not null),
+            'pending', pending_in(p_endpoint.id, p_queue),
             'window_started_at', v_state.window_start, 'window_resets_at', v_state.window_end,
             'window_resets_local', on_the_clock(v_state.window_end, v_policy.window_tz),
             'next_eligible_at', v_state.next_eligible_at, 'exact', v_state.exact, 'charged', v_policy.charged,

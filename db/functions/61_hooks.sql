@@ -5,9 +5,10 @@
 -- never, and a crash loses nothing. Dispatchers, any number of them, take rows with take_deliveries() and
 -- report with settle_delivery(). A row that is taken is due again 15 seconds later, so that one whose
 -- dispatcher died is sent again with the same id, and never by two at once; three attempts, 1 s and 5 s
--- (+-20 %) apart. A call whose todo is no longer pending, or whose queue its budget has shut, is moot. Ten failed deliveries in a row disable a
--- hook and drop what it has waiting; a rotation of its secret enables it again; the stall nudge finds what
--- nobody came for. A hook without a secret sends nothing, one of an inactive endpoint neither.
+-- (+-20 %) apart. A call whose todo is no longer pending is moot, and so is one whose queue its budget has
+-- shut, for which a wake is owed then (functions/reopen). Ten failed deliveries in a row disable a hook and
+-- drop what it has waiting; a rotation of its secret enables it again; the stall nudge finds what nobody
+-- came for. A hook without a secret sends nothing, one of an inactive endpoint neither.
 -- Lock order: todo, hook, outbox row. Who writes to the outbox skips a hook that is being deleted.
 
 create or replace function switchboard.post_wakes(p_endpoint_id uuid, p_queue text, p_ids uuid[], p_reason text) returns void
@@ -203,7 +204,7 @@ begin
     return v_taken;
 end $$;
 comment on function switchboard.take_deliveries(integer, text[]) is
-'Takes up to p_limit (1..100) calls that are due, retries first, for the dispatcher that calls it to make at once (p_busy: the hooks of the calls that it is making, one id per call; then no hook gets more than 4 at a time; NULL: no bound): an array of {endpoint_id, id, hook_id, url, sealed_secrets (hex), message_id, attempt, body}. Each comes back 15 seconds later unless settle_delivery says how it ended. At most 120 a minute and hook. Calls whose todo is no longer pending, or whose queue its budget shuts, end as moot. Writes notify_deliveries, notify_hooks, notify_totals.';
+'Takes up to p_limit (1..100) calls that are due, retries first, for the dispatcher that calls it to make at once (p_busy: the hooks of the calls that it is making, one id per call; then no hook gets more than 4 at a time; NULL: no bound): an array of {endpoint_id, id, hook_id, url, sealed_secrets (hex), message_id, attempt, body}. Each comes back 15 seconds later unless settle_delivery says how it ended. At most 120 a minute and hook. Calls whose todo is no longer pending, or whose queue its budget shuts, end as moot. Writes notify_deliveries, notify_hooks, notify_totals, admission_owed.';
 
 create or replace function switchboard.take_calls(p_hook switchboard.notify_hooks, p_limit integer, p_at timestamptz) returns jsonb
 language plpgsql volatile set search_path = switchboard, pg_temp
@@ -225,7 +226,8 @@ begin
             order by d.due_at limit v_look for no key update skip locked
         ), due as materialized (
             select d.endpoint_id, d.id, d.due_at, d.attempts,
-                   case when t.state is distinct from 'pending' or t.queue = any (v_shut) then 'moot' when d.attempts >= 3 then 'failed' end as outcome
+                   case when t.state is distinct from 'pending' or t.queue = any (v_shut) then 'moot' when d.attempts >= 3 then 'failed' end as outcome,
+                   case when t.state = 'pending' and t.queue = any (v_shut) then t.queue end as kept_back
             from (select * from old union all select * from new) d left join todos t on t.endpoint_id = d.endpoint_id and t.id = d.todo_id
         ), ended as (
             update notify_deliveries d set due_at = null, ended_at = p_at, outcome = due.outcome
@@ -243,9 +245,11 @@ begin
                         case when p_hook.previous_valid_until > p_at then encode(p_hook.previous_secret, 'hex') end], null),
                     'message_id', 'msg_' || replace(d.id::text, '-', ''), 'body', call_body(d::notify_deliveries, t)) order by d.id)
                 from taken d join todos t on t.endpoint_id = d.endpoint_id and t.id = d.todo_id) as calls,
-               (select count(*) from ended e where e.outcome = 'moot') as moot, (select count(*) from ended e where e.outcome = 'failed') as lost
+               (select count(*) from ended e where e.outcome = 'moot') as moot, (select count(*) from ended e where e.outcome = 'failed') as lost,
+               array(select distinct due.kept_back from due where due.kept_back is not null) as kept_back
         into v_round;
         v_calls := v_calls || coalesce(v_round.calls, '[]');
+        perform owe_wake(p_hook.endpoint_id, k) from unnest(v_round.kept_back) k;  -- shut by a zone that is gone, say, which nobody noticed
         if v_round.moot > 0 then
             perform count_notification('moot', v_round.moot);
         end if;

@@ -1,12 +1,13 @@
 -- Stall nudges: waking the consumer of a queue that holds work while nothing moves (SPEC-0038).
 --
 -- Every other wake needs a transition. A queue whose oldest pending todo past the sender gate is older than
--- two minutes, on an active endpoint with an enabled hook that covers it, is stalled, unless its budget shuts it; it is nudged by one
--- call through the outbox, with reason stalled, that names this todo. It changes no todo and rings no
--- session. The ledger queue_stall_nudges paces it: the first nudge when the todo is 5 minutes old, then 20
--- minutes, 1 h, 6 h and 6 h after the last; five without progress, then silence. Progress is a claim in
--- the queue after the last nudge: the queue is then due again at once and counts from 1. A drained queue's
--- row is deleted.
+-- two minutes, on an active endpoint with an enabled hook that covers it, is stalled, unless its budget shuts
+-- it; it is nudged by one call through the outbox, with reason stalled, that names this todo. It changes no
+-- todo and rings no session. A hook that was called when a budget opened the queue is left alone for 5
+-- minutes, or until somebody came for the todo it was told of. The ledger queue_stall_nudges paces nudges:
+-- the first when the todo is 5 minutes old, then 20 minutes, 1 h, 6 h and 6 h after the last; five without
+-- progress, then silence. Progress is a claim in the queue after the last nudge: the queue is then due again
+-- at once and counts from 1. A drained queue's row is deleted.
 -- How progress is seen: the sweep writes the names of nudged queues into the endpoint's row, which every
 -- claim reads anyway; the first claim in one of them notes it in the ledger, and the next nudge clears the
 -- note: no clocks are compared. A claim whose snapshot is older than the nudge is seen by what it holds.
@@ -73,6 +74,7 @@ as $$
 declare
     v_limit integer     := check_limit(p_limit, 4, 4);
     v_now   timestamptz := clock();
+    v_since uuid        := new_id(v_now - interval '5 minutes');
 begin
     return query
     with pairs as materialized (
@@ -104,6 +106,8 @@ begin
     ), called as materialized (  -- a hook that is being deleted gets no call
         select h.id, s.* from stalled s join notify_hooks h on h.endpoint_id = s.endpoint_id
         where h.disabled_at is null and h.sealed_secret is not null and s.queue = any (coalesce(h.queues, array[s.queue]))
+          and not exists (select from notify_deliveries d join todos t on t.endpoint_id = d.endpoint_id and t.id = d.todo_id  -- called when the queue reopened
+                          where d.endpoint_id = h.endpoint_id and d.hook_id = h.id and d.id > v_since and d.queue = s.queue and d.reason = 'reopened' and t.state = 'pending')
         for key share of h skip locked
     ), again as materialized (  -- one whose ledger row a claimer holds in an open transaction is making progress
         select l.endpoint_id, l.queue, c.todo_id, c.created_at, c.spent

@@ -10,7 +10,8 @@
 -- No wake is lost. Owing locks a row that is there against being paid, or inserts one: a payer that cannot lock
 -- all it sees leaves them, and one that cannot see a row leaves that for the next sweep. Nobody waits for these
 -- rows, and creates and completions never touch the policy, so that they wait for no claim either. A slot that
--- is freed beside a claim that is just shutting the queue is seen by the sweep.
+-- is freed beside a claim that is just shutting the queue is seen by the sweep. Whoever leaves a transaction open
+-- in which a wake was kept back holds up the wakes of that queue until it ends.
 -- Lock order: what is owed comes last.
 
 create or replace function switchboard.owe_wake(p_endpoint_id uuid, p_queue text) returns void
@@ -95,6 +96,9 @@ returns table (endpoint_id uuid, queue text)
 language plpgsql volatile security definer set search_path = switchboard, pg_temp
 as $$
 begin
+    delete from admission_owed o where (o.endpoint_id, o.queue, o.id) in (  -- nobody is to be told there any more
+        select k.endpoint_id, k.queue, k.id from admission_owed k join endpoints e on e.id = k.endpoint_id
+        where not is_active(e.revoked_at, e.expires_at, clock()) for update of k skip locked);
     for endpoint_id, queue in select distinct o.endpoint_id, o.queue from admission_owed o order by 1, 2 loop
         if reopen_queue(endpoint_id, queue) then
             return next;
@@ -102,4 +106,4 @@ begin
     end loop;
 end $$;
 comment on function switchboard.reopen_admission() is
-'Tells of every queue that has reopened since its budget shut it (SPEC-0030), once: its window turned, or a slot became free unseen. Returns those that somebody was told of. Notifies todo_ready and the hooks. Writes as reopen_queue.';
+'Tells of every queue that has reopened since its budget shut it (SPEC-0030), once: its window turned, or a slot became free unseen; and forgets what is owed to endpoints that are no longer active. Returns those that somebody was told of. Notifies todo_ready and the hooks. Writes as reopen_queue.';

@@ -96,13 +96,15 @@ comment on column switchboard.admission_changes.endpoint_id is 'The endpoint.';
 comment on column switchboard.admission_changes.changes is 'How many changes there were.';
 insert into switchboard.admission_changes (endpoint_id) select e.id from switchboard.endpoints e on conflict do nothing;
 
+-- Rows come and go with every claim that shuts a queue; cut down to nothing by each vacuum, the table would be scanned as a whole by plans
+-- made just then, while it grows again: ends of todos of every endpoint look into it.
 create table if not exists switchboard.admission_owed (
     endpoint_id uuid        not null references switchboard.endpoints (id) on delete cascade,
     queue       text        not null,
     id          uuid        not null default gen_random_uuid(),
     created_at  timestamptz not null default now(),
     primary key (endpoint_id, queue, id)
-) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, vacuum_truncate = false);
 comment on table  switchboard.admission_owed is 'Queues that were shut by their budget since anybody was last told that they are open: a wake is owed when they reopen (functions/reopen).';
 comment on column switchboard.admission_owed.endpoint_id is 'The endpoint.';
 comment on column switchboard.admission_owed.queue is 'Its queue.';

@@ -100,6 +100,47 @@ select is(right(test.heard(), 3) || ', ' || test.owed() || ', ' || test.reasons(
 select test.frees('lapse', 'test.pass(''1 h''), %s') \g /dev/null
 select count(*) from switchboard.reap_expired() \g /dev/null
 select is(right(test.heard(), 3) || ', ' || test.owed() || ', ' || test.reasons(), 'a:q, nothing, reopened', 'a lapse, by the sweep');
+-- a last attempt that lapses frees a slot, too, and comes back to nobody: the sweep that follows tells
+select test.clear(), test.create('a', 'q', 'first', 1), test.pass('1 s'), test.create('a', 'q', 'second') \g /dev/null
+select id from switchboard.claim_next(test.a(), 'w') \g /dev/null
+update switchboard.sweeps set last_run_at = 'epoch';
+select test.pass('1 h'), test.heard() \g /dev/null
+select is(switchboard.tick() - '{retire_endpoints,sweep_stalled,settle_marks,fold_attempts,prune}'::text[], '{"reap_expired": 1, "requeue_due_retries": 0, "reopen_admission": 1}', 'a dead letter frees a slot');
+select is(test.heard() || ', ' || test.owed(), 'a:q, nothing', 'told once');
+-- what comes back to a queue that is shut wakes nobody, and is told of when it opens: by a release, a retry, a lapse, a backoff
+create function test.comes_back(p_name text, p_sql text) returns text language plpgsql as $$
+declare
+    v_id   text;
+    v_told text;
+begin
+    perform test.fresh();
+    v_id := test.create();
+    update switchboard.queue_marks set pending_from = 'epoch', rung_from = 'epoch';
+    perform test.bells(), switchboard.claim(test.a(), v_id, 'w');
+    -- the marks went on, the zone goes, and nobody has noticed
+    update switchboard.queue_marks set pending_from = switchboard.now() + interval '1 s', rung_from = switchboard.now() + interval '1 s';
+    perform test.budget(5);
+    update switchboard.admission_policies set window_tz = 'Mars/Olympus';
+    truncate switchboard.notify_deliveries, switchboard.admission_owed;
+    execute p_sql using v_id;
+    return format('%s, %s, %s, %s', (select t.state from switchboard.todos t), test.owed(), test.reasons(),
+        (select case when greatest(m.pending_from, m.rung_from) <= switchboard.now() then 'lowered' else 'as they were' end
+         from switchboard.queue_marks m where m.endpoint_id = test.a()::uuid and m.queue = 'q'));
+end
+$$;
+select is(test.comes_back(n, s), 'pending, q, none, lowered', n || ' to a queue that is shut: a wake is owed, and the marks are lowered') from (values
+    ('a release', 'select switchboard.release(test.a(), $1, ''w'')'),
+    ('a retry', 'select switchboard.fail(test.a(), $1, ''w''), switchboard.retry(test.a(), $1)'),
+    ('a lapse', 'select test.pass(''1 h''), (select count(*) from switchboard.reap_expired())'),
+    ('a backoff', 'select switchboard.fail(test.a(), $1, ''w''), test.pass(''1 h''), (select count(*) from switchboard.requeue_due_retries())')) v (n, s);
+select test.heard() \g /dev/null
+-- a mark that had gone past the oldest is set back to it
+update switchboard.admission_policies set window_tz = 'UTC';
+update switchboard.queue_marks set pending_from = switchboard.now() + interval '1 s', rung_from = switchboard.now() + interval '1 s';
+update switchboard.todos set ring_attempts = 1, last_ringed_at = created_at;
+select count(*) from switchboard.reopen_admission() \g /dev/null
+select is(test.heard(), 'a:q', 'and told when it opens');
+select is(test.bells('q'), 1::bigint, 'with a bell, wherever the mark had gone');
 -- with a cap of two, every free slot of a shut queue tells, one of an open one does not
 select test.fresh(), test.budget(null, 2), test.create(), test.create(), test.create(), test.create() \g /dev/null
 select array_agg(id::text) as held from switchboard.claim_batch(test.a(), 'w', 2) \gset
@@ -132,10 +173,53 @@ select is(switchboard.take_deliveries(), '[]', 'a call for a queue that is shut 
 select is((select outcome from switchboard.notify_deliveries), 'moot', 'it is moot');
 select test.budget(5) \g /dev/null
 select is(jsonb_array_length(switchboard.take_deliveries()), 1, 'the one of its reopening is');
+-- also when nobody noticed that it was shut
+select test.fresh(), test.budget(5), test.create() \g /dev/null
+select test.heard() \g /dev/null
+update switchboard.admission_policies set window_tz = 'Mars/Olympus';
+select is(test.owed(), 'nothing', '(a zone goes, and nobody owes a wake for it)');
+select switchboard.take_deliveries() \g /dev/null
+select is((select outcome from switchboard.notify_deliveries) || ', ' || test.owed(), 'moot, q', 'a call that is moot for that owes one');
+update switchboard.admission_policies set window_tz = 'UTC';
+select test.pass('30 s') \g /dev/null
+select count(*) from switchboard.reopen_admission() \g /dev/null
+select is(test.heard() || ' ' || test.reasons(), 'a:q created reopened', 'so that the call is made after all');
+select test.fresh(), test.budget(5), test.create() \g /dev/null
+select switchboard.claim_next(test.a(), 'w') \g /dev/null
+update switchboard.admission_policies set window_tz = 'Mars/Olympus';
+select switchboard.take_deliveries() \g /dev/null
+select is((select outcome from switchboard.notify_deliveries) || ', ' || test.owed(), 'moot, nothing', 'one whose todo is taken owes nothing');
+
+-- nudges: what is shut spends none and loses none; a hook that was called when it opened has five minutes to come
+select test.fresh(), test.budget(5), test.create() \g /dev/null
+select test.pass('5 minutes 1 s') \g /dev/null
+select is((select nudges from switchboard.sweep_stalled()), 1, '(a nudge)');
+select test.budget(0), test.pass('1 day') \g /dev/null
+select is((select count(*) from switchboard.sweep_stalled()) || ' ' || (select nudges from switchboard.queue_stall_nudges), '0 1', 'a queue that is shut is not nudged, and keeps its place in the ledger');
+truncate switchboard.notify_deliveries;
+select test.budget(5) \g /dev/null
+select is((select count(*) from switchboard.sweep_stalled()), 0::bigint, 'when it opens the hook is called once');
+select is(test.reasons(), 'reopened', 'as reopened');
+select test.pass('4 minutes 50 s') \g /dev/null
+select is((select count(*) from switchboard.sweep_stalled()), 0::bigint, 'and not soon after that');
+select test.pass('11 s') \g /dev/null
+select is((select nudges from switchboard.sweep_stalled()), 2, 'five minutes later it is nudged on');
+select test.fresh(), test.budget(0), test.create(), test.create(), test.pass('1 h'), test.budget(5) \g /dev/null
+select is((select count(*) from switchboard.sweep_stalled()), 0::bigint, 'nor is one nudged that was never before');
+select id as came from switchboard.claim_next(test.a(), 'w') \gset
+select switchboard.complete(test.a(), :'came', 'w'), test.pass('30 s') \g /dev/null
+select is((select nudges from switchboard.sweep_stalled()), 1, 'but one that came and left work behind');
 -- revoked: nothing is told, nothing stays
 select test.fresh(), test.budget(0), test.create(), test.heard(), switchboard.clear_admission_policy(test.a(), 'q', test.human('a')) \g /dev/null
 select test.budget(0), switchboard.revoke_endpoint(test.a()), test.heard() \g /dev/null
-delete from switchboard.admission_policies;
+select is(test.owed(), 'q', '(a wake is owed)');
 select is((select count(*) from switchboard.reopen_admission()) || ' ' || test.heard() || ' ' || test.owed(), '0 nothing nothing', 'a revoked endpoint is told nothing');
+
+-- the look of an end for what is owed goes by the index, also by a plan that is made when a vacuum has just emptied the table
+select test.fresh() \g /dev/null
+insert into switchboard.admission_owed (endpoint_id, queue) select test.b()::uuid, 'q' from generate_series(1, 2000);
+delete from switchboard.admission_owed;
+vacuum analyze switchboard.admission_owed;
+select unalike(test.plan_of(format('select exists (select from switchboard.admission_owed o where o.endpoint_id = %L and o.queue = ''q'')', test.a()))::text, '%Seq Scan%', 'by the index');
 
 select * from finish();

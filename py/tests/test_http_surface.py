@@ -18,6 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from intake_kit import TYPES, VERBS, Receiver, vend
 
+# The server draws from `random` while an example is made, which hypothesis takes for its doing.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the .random. module:hypothesis.errors.HypothesisDeprecationWarning"
+)
+
 METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "PROPFIND"]
 METHODS += ["GET", "POST", "POST", "POST"]  # more often
 FREE = {"failure_rate": 1e6, "failure_burst": 10**6, "webhook_rate": 1e6, "webhook_burst": 10**6}

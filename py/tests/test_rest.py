@@ -20,6 +20,11 @@ from hypothesis import strategies as st
 from switchboard.errors import Problem
 from switchboard.rest import MAX_DEPTH, json_object, openapi
 
+# The server draws from `random` while an example is made, which hypothesis takes for its doing.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the .random. module:hypothesis.errors.HypothesisDeprecationWarning"
+)
+
 FREE = {"failure_rate": 1e6, "failure_burst": 10**6, "mcp_rate": 1e6, "mcp_burst": 10**6}
 UNKNOWN = "01890000-0000-7000-8000-00000000dead"
 LIMIT = {"max_in_flight": 2}
