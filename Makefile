@@ -13,10 +13,10 @@ READY := $(VENV)/.ready
 PYTHON ?=
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
 
-.PHONY: help up demo demo-stall serve migrate test bench chaos lint docs install clean
+.PHONY: help up demo demo-stall serve migrate test test-docker bench chaos lint docs install clean
 
 help: ## show this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z][a-z-]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 up: $(READY) ## everything, from nothing: database, server, and what to type next
 	@exec $(PY) -m switchboard up
@@ -36,6 +36,9 @@ migrate: $(READY) ## bring the database of SWITCHBOARD_DATABASE_URL up to date
 test: $(READY) ## all tests: SQL, races, Python, end to end
 	@exec scripts/test
 
+test-docker: $(READY) ## the suites against the image of db/Dockerfile, with pg_cron at 30 s; needs Docker
+	@exec scripts/test-docker
+
 bench: $(READY) ## how fast, beside peers, in one run
 	@exec bench/run
 
@@ -43,7 +46,7 @@ chaos: $(READY) ## kill -9 everything under load; nothing acknowledged may be lo
 	@exec scripts/chaos
 
 lint: $(READY) ## style and types
-	@$(PY) -m ruff check py db/migrations bench
+	@$(PY) -m ruff check py db/migrations bench docker
 	@$(PY) -m ruff format --check py
 	@$(PY) -m mypy
 	@echo "lint: clean"

@@ -15,7 +15,7 @@ from bench.report import RESULTS, progress
 
 BENCHMARKS = (
     "cycle", "backlog", "snapshot", "exactly-once", "buffers", "scaling", "hidden", "http-overhead",
-    "intake", "creates", "doorbell", "budget",
+    "intake", "creates", "doorbell", "budget", "board",
 )  # fmt: skip
 
 

@@ -247,44 +247,133 @@ COMMENT ON COLUMN switchboard.admission_policies.created_at IS 'When it was made
 
 COMMENT ON COLUMN switchboard.admission_policies.updated_at IS 'When it was last changed by somebody; claims do not count.';
 
-CREATE TABLE switchboard.notify_deliveries (
+CREATE TABLE switchboard.notify_hooks (
     endpoint_id uuid NOT NULL,
-    id uuid NOT NULL,
-    hook_id uuid NOT NULL,
-    todo_id uuid NOT NULL,
-    queue text NOT NULL,
-    reason text NOT NULL,
-    attempts integer DEFAULT 0 NOT NULL,
-    due_at timestamp with time zone,
-    ended_at timestamp with time zone,
-    outcome text,
-    created_at timestamp with time zone DEFAULT now() NOT NULL
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    url text NOT NULL,
+    queues text[],
+    sealed_secret bytea,
+    previous_secret bytea,
+    previous_valid_until timestamp with time zone,
+    failures integer DEFAULT 0 NOT NULL,
+    disabled_at timestamp with time zone,
+    last_delivered_at timestamp with time zone,
+    last_failed_at timestamp with time zone,
+    last_status text,
+    quota_full_at timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT notify_hooks_disabled_at_check CHECK (isfinite(disabled_at)),
+    CONSTRAINT notify_hooks_last_delivered_at_check CHECK (isfinite(last_delivered_at)),
+    CONSTRAINT notify_hooks_last_failed_at_check CHECK (isfinite(last_failed_at)),
+    CONSTRAINT notify_hooks_previous_valid_until_check CHECK (isfinite(previous_valid_until))
 )
-WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02');
+WITH (fillfactor='50');
 
-COMMENT ON TABLE switchboard.notify_deliveries IS 'The outbox: one row a call to make, written by the transaction that made the todo ready; its id is the call''s webhook-id.';
+COMMENT ON TABLE switchboard.notify_hooks IS 'URLs that are called when a todo becomes ready, for consumers that hold no session.';
 
-COMMENT ON COLUMN switchboard.notify_deliveries.endpoint_id IS 'The endpoint.';
+COMMENT ON COLUMN switchboard.notify_hooks.endpoint_id IS 'The endpoint whose todos it is about.';
 
-COMMENT ON COLUMN switchboard.notify_deliveries.id IS 'Time-ordered identity; the same over all attempts.';
+COMMENT ON COLUMN switchboard.notify_hooks.id IS 'Identity of the hook.';
 
-COMMENT ON COLUMN switchboard.notify_deliveries.hook_id IS 'The hook that is called.';
+COMMENT ON COLUMN switchboard.notify_hooks.url IS 'Where the call goes; vetted by the shell when it is made and again before every attempt.';
 
-COMMENT ON COLUMN switchboard.notify_deliveries.todo_id IS 'The todo that is ready.';
+COMMENT ON COLUMN switchboard.notify_hooks.queues IS 'The queues it covers; NULL: all of the endpoint.';
 
-COMMENT ON COLUMN switchboard.notify_deliveries.queue IS 'Its queue.';
+COMMENT ON COLUMN switchboard.notify_hooks.sealed_secret IS 'The secret that signs its calls, sealed by the shell; NULL: the hook sends nothing.';
 
-COMMENT ON COLUMN switchboard.notify_deliveries.reason IS 'created, requeued, reopened or stalled.';
+COMMENT ON COLUMN switchboard.notify_hooks.previous_secret IS 'The secret that a rotation replaced, sealed; calls are signed with both until previous_valid_until.';
 
-COMMENT ON COLUMN switchboard.notify_deliveries.attempts IS 'Attempts begun, at most 3.';
+COMMENT ON COLUMN switchboard.notify_hooks.previous_valid_until IS 'Until when the previous secret signs, too; NULL: never rotated.';
 
-COMMENT ON COLUMN switchboard.notify_deliveries.due_at IS 'When the next attempt may begin; while one runs, when it counts as lost. NULL: it has ended.';
+COMMENT ON COLUMN switchboard.notify_hooks.failures IS 'Deliveries that failed since the last one that succeeded.';
 
-COMMENT ON COLUMN switchboard.notify_deliveries.ended_at IS 'When it ended.';
+COMMENT ON COLUMN switchboard.notify_hooks.disabled_at IS 'When it was disabled after ten failed deliveries; NULL: enabled. Rotating its secret enables it again.';
 
-COMMENT ON COLUMN switchboard.notify_deliveries.outcome IS 'delivered, failed, moot (the todo was no longer pending) or dropped (its hook was disabled).';
+COMMENT ON COLUMN switchboard.notify_hooks.last_delivered_at IS 'When a call last succeeded.';
 
-COMMENT ON COLUMN switchboard.notify_deliveries.created_at IS 'When the todo became ready.';
+COMMENT ON COLUMN switchboard.notify_hooks.last_failed_at IS 'When an attempt last failed.';
+
+COMMENT ON COLUMN switchboard.notify_hooks.last_status IS 'How the last attempt ended: 2xx, 3xx, 4xx, 5xx, timeout, unreachable, refused (the address is not allowed), unsealable.';
+
+COMMENT ON COLUMN switchboard.notify_hooks.quota_full_at IS 'When its quota of calls will be whole again (120 a minute).';
+
+COMMENT ON COLUMN switchboard.notify_hooks.created_at IS 'When it was made.';
+
+CREATE TABLE switchboard.operator_tokens (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    human_id uuid NOT NULL,
+    name text NOT NULL,
+    digest bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    expires_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    last_used_at timestamp with time zone,
+    CONSTRAINT operator_tokens_digest_check CHECK ((octet_length(digest) = 32)),
+    CONSTRAINT operator_tokens_expires_at_check CHECK (isfinite(expires_at))
+)
+WITH (fillfactor='70');
+
+COMMENT ON TABLE switchboard.operator_tokens IS 'Bearer tokens of humans: SHA-256 of a secret that was shown once. Revoked ones stay, as a record.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.id IS 'Identity of the token.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.human_id IS 'Whose it is, and as whom it acts.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.name IS 'What it is for, in the words of who made it; unique among the human''s tokens that are not revoked.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.digest IS 'SHA-256 of the token as text. The token itself is stored nowhere.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.created_at IS 'When it was made.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.expires_at IS 'From then on it opens nothing; NULL: never.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.revoked_at IS 'When it was revoked, for good; NULL: not.';
+
+COMMENT ON COLUMN switchboard.operator_tokens.last_used_at IS 'When it was last used, to the minute; NULL: never.';
+
+CREATE TABLE switchboard.endpoint_webhooks (
+    endpoint_id uuid NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    source_type text NOT NULL,
+    target_queue text NOT NULL,
+    trust_mode text NOT NULL,
+    token_digest bytea NOT NULL,
+    sealed_secret bytea NOT NULL,
+    previous_token_digest bytea,
+    previous_secret bytea,
+    previous_valid_until timestamp with time zone,
+    held boolean DEFAULT false NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT endpoint_webhooks_previous_token_digest_check CHECK ((octet_length(previous_token_digest) = 32)),
+    CONSTRAINT endpoint_webhooks_previous_valid_until_check CHECK (isfinite(previous_valid_until)),
+    CONSTRAINT endpoint_webhooks_token_digest_check CHECK ((octet_length(token_digest) = 32))
+);
+
+COMMENT ON TABLE switchboard.endpoint_webhooks IS 'Receivers: a URL with a token, the scheme by which its deliveries are verified, and the queue they go to.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.endpoint_id IS 'The endpoint that owns the receiver.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.id IS 'Identity of the receiver; first part of its deliveries'' idempotency keys.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.source_type IS 'The sender''s scheme: one of source_types().';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.target_queue IS 'The queue its todos go to, on every target.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.trust_mode IS 'Trust of its deliveries, derived from the source type.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.token_digest IS 'SHA-256 of the token in its URL.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.sealed_secret IS 'The signing secret, sealed by the shell; meaningless where the type signs nothing.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.previous_token_digest IS 'SHA-256 of the token that a rotation replaced (types that sign nothing).';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.previous_secret IS 'The secret that a rotation replaced, sealed (types that sign).';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.previous_valid_until IS 'Until when the previous token or secret is accepted, too; NULL: never rotated.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.held IS 'Whether an operator holds its deliveries in quarantine.';
+
+COMMENT ON COLUMN switchboard.endpoint_webhooks.created_at IS 'When it was made.';
 
 CREATE TABLE switchboard.todos (
     endpoint_id uuid NOT NULL,
@@ -370,50 +459,6 @@ COMMENT ON COLUMN switchboard.todos.payload IS 'What to work on: any JSON but nu
 
 COMMENT ON COLUMN switchboard.todos.result IS 'What the holder reported when it completed or failed.';
 
-CREATE TABLE switchboard.endpoint_webhooks (
-    endpoint_id uuid NOT NULL,
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    source_type text NOT NULL,
-    target_queue text NOT NULL,
-    trust_mode text NOT NULL,
-    token_digest bytea NOT NULL,
-    sealed_secret bytea NOT NULL,
-    previous_token_digest bytea,
-    previous_secret bytea,
-    previous_valid_until timestamp with time zone,
-    held boolean DEFAULT false NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT endpoint_webhooks_previous_token_digest_check CHECK ((octet_length(previous_token_digest) = 32)),
-    CONSTRAINT endpoint_webhooks_previous_valid_until_check CHECK (isfinite(previous_valid_until)),
-    CONSTRAINT endpoint_webhooks_token_digest_check CHECK ((octet_length(token_digest) = 32))
-);
-
-COMMENT ON TABLE switchboard.endpoint_webhooks IS 'Receivers: a URL with a token, the scheme by which its deliveries are verified, and the queue they go to.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.endpoint_id IS 'The endpoint that owns the receiver.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.id IS 'Identity of the receiver; first part of its deliveries'' idempotency keys.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.source_type IS 'The sender''s scheme: one of source_types().';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.target_queue IS 'The queue its todos go to, on every target.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.trust_mode IS 'Trust of its deliveries, derived from the source type.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.token_digest IS 'SHA-256 of the token in its URL.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.sealed_secret IS 'The signing secret, sealed by the shell; meaningless where the type signs nothing.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.previous_token_digest IS 'SHA-256 of the token that a rotation replaced (types that sign nothing).';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.previous_secret IS 'The secret that a rotation replaced, sealed (types that sign).';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.previous_valid_until IS 'Until when the previous token or secret is accepted, too; NULL: never rotated.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.held IS 'Whether an operator holds its deliveries in quarantine.';
-
-COMMENT ON COLUMN switchboard.endpoint_webhooks.created_at IS 'When it was made.';
-
 CREATE TABLE switchboard.events (
     endpoint_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -488,57 +533,78 @@ COMMENT ON COLUMN switchboard.queue_stall_nudges.last_nudged_at IS 'When it was 
 
 COMMENT ON COLUMN switchboard.queue_stall_nudges.progressed_at IS 'The first claim after the last nudge, as far as a claim noted it; NULL: none.';
 
-CREATE TABLE switchboard.notify_hooks (
+CREATE TABLE switchboard.notify_deliveries (
     endpoint_id uuid NOT NULL,
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    url text NOT NULL,
-    queues text[],
-    sealed_secret bytea,
-    previous_secret bytea,
-    previous_valid_until timestamp with time zone,
-    failures integer DEFAULT 0 NOT NULL,
-    disabled_at timestamp with time zone,
-    last_delivered_at timestamp with time zone,
-    last_failed_at timestamp with time zone,
-    last_status text,
-    quota_full_at timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT notify_hooks_disabled_at_check CHECK (isfinite(disabled_at)),
-    CONSTRAINT notify_hooks_last_delivered_at_check CHECK (isfinite(last_delivered_at)),
-    CONSTRAINT notify_hooks_last_failed_at_check CHECK (isfinite(last_failed_at)),
-    CONSTRAINT notify_hooks_previous_valid_until_check CHECK (isfinite(previous_valid_until))
+    id uuid NOT NULL,
+    hook_id uuid NOT NULL,
+    todo_id uuid NOT NULL,
+    queue text NOT NULL,
+    reason text NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    due_at timestamp with time zone,
+    ended_at timestamp with time zone,
+    outcome text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL
 )
-WITH (fillfactor='50');
+WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02');
 
-COMMENT ON TABLE switchboard.notify_hooks IS 'URLs that are called when a todo becomes ready, for consumers that hold no session.';
+COMMENT ON TABLE switchboard.notify_deliveries IS 'The outbox: one row a call to make, written by the transaction that made the todo ready; its id is the call''s webhook-id.';
 
-COMMENT ON COLUMN switchboard.notify_hooks.endpoint_id IS 'The endpoint whose todos it is about.';
+COMMENT ON COLUMN switchboard.notify_deliveries.endpoint_id IS 'The endpoint.';
 
-COMMENT ON COLUMN switchboard.notify_hooks.id IS 'Identity of the hook.';
+COMMENT ON COLUMN switchboard.notify_deliveries.id IS 'Time-ordered identity; the same over all attempts.';
 
-COMMENT ON COLUMN switchboard.notify_hooks.url IS 'Where the call goes; vetted by the shell when it is made and again before every attempt.';
+COMMENT ON COLUMN switchboard.notify_deliveries.hook_id IS 'The hook that is called.';
 
-COMMENT ON COLUMN switchboard.notify_hooks.queues IS 'The queues it covers; NULL: all of the endpoint.';
+COMMENT ON COLUMN switchboard.notify_deliveries.todo_id IS 'The todo that is ready.';
 
-COMMENT ON COLUMN switchboard.notify_hooks.sealed_secret IS 'The secret that signs its calls, sealed by the shell; NULL: the hook sends nothing.';
+COMMENT ON COLUMN switchboard.notify_deliveries.queue IS 'Its queue.';
 
-COMMENT ON COLUMN switchboard.notify_hooks.previous_secret IS 'The secret that a rotation replaced, sealed; calls are signed with both until previous_valid_until.';
+COMMENT ON COLUMN switchboard.notify_deliveries.reason IS 'created, requeued, reopened or stalled.';
 
-COMMENT ON COLUMN switchboard.notify_hooks.previous_valid_until IS 'Until when the previous secret signs, too; NULL: never rotated.';
+COMMENT ON COLUMN switchboard.notify_deliveries.attempts IS 'Attempts begun, at most 3.';
 
-COMMENT ON COLUMN switchboard.notify_hooks.failures IS 'Deliveries that failed since the last one that succeeded.';
+COMMENT ON COLUMN switchboard.notify_deliveries.due_at IS 'When the next attempt may begin; while one runs, when it counts as lost. NULL: it has ended.';
 
-COMMENT ON COLUMN switchboard.notify_hooks.disabled_at IS 'When it was disabled after ten failed deliveries; NULL: enabled. Rotating its secret enables it again.';
+COMMENT ON COLUMN switchboard.notify_deliveries.ended_at IS 'When it ended.';
 
-COMMENT ON COLUMN switchboard.notify_hooks.last_delivered_at IS 'When a call last succeeded.';
+COMMENT ON COLUMN switchboard.notify_deliveries.outcome IS 'delivered, failed, moot (the todo was no longer pending) or dropped (its hook was disabled).';
 
-COMMENT ON COLUMN switchboard.notify_hooks.last_failed_at IS 'When an attempt last failed.';
+COMMENT ON COLUMN switchboard.notify_deliveries.created_at IS 'When the todo became ready.';
 
-COMMENT ON COLUMN switchboard.notify_hooks.last_status IS 'How the last attempt ended: 2xx, 3xx, 4xx, 5xx, timeout, unreachable, refused (the address is not allowed), unsealable.';
+CREATE TABLE switchboard.human_sessions (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    human_id uuid NOT NULL,
+    token_id uuid,
+    digest bytea NOT NULL,
+    how text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    last_seen_at timestamp with time zone DEFAULT now() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    CONSTRAINT human_sessions_check CHECK (((how = 'token'::text) = (token_id IS NOT NULL))),
+    CONSTRAINT human_sessions_digest_check CHECK ((octet_length(digest) = 32)),
+    CONSTRAINT human_sessions_expires_at_check CHECK (isfinite(expires_at)),
+    CONSTRAINT human_sessions_how_check CHECK ((how = ANY (ARRAY['token'::text, 'link'::text, 'oidc'::text])))
+)
+WITH (fillfactor='70');
 
-COMMENT ON COLUMN switchboard.notify_hooks.quota_full_at IS 'When its quota of calls will be whole again (120 a minute).';
+COMMENT ON TABLE switchboard.human_sessions IS 'Humans signed in to the board: SHA-256 of a secret that their browser holds. A session that is closed is deleted; one that is over is pruned.';
 
-COMMENT ON COLUMN switchboard.notify_hooks.created_at IS 'When it was made.';
+COMMENT ON COLUMN switchboard.human_sessions.id IS 'Identity of the session.';
+
+COMMENT ON COLUMN switchboard.human_sessions.human_id IS 'Who is signed in, and as whom the session acts.';
+
+COMMENT ON COLUMN switchboard.human_sessions.token_id IS 'The operator token that opened it, with which it ends; NULL: something else opened it.';
+
+COMMENT ON COLUMN switchboard.human_sessions.digest IS 'SHA-256 of the session''s secret as text. The secret itself is stored nowhere.';
+
+COMMENT ON COLUMN switchboard.human_sessions.how IS 'What opened it: an operator token, a sign-in link, or an OpenID provider (oidc).';
+
+COMMENT ON COLUMN switchboard.human_sessions.created_at IS 'When it was opened.';
+
+COMMENT ON COLUMN switchboard.human_sessions.last_seen_at IS 'When it was last used, to the minute, or opened; unused for long, it is over.';
+
+COMMENT ON COLUMN switchboard.human_sessions.expires_at IS 'From then on it opens nothing, however much it is used.';
 
 CREATE TABLE switchboard.admission_changes (
     endpoint_id uuid NOT NULL,
@@ -816,6 +882,71 @@ COMMENT ON COLUMN switchboard.endpoint_logins.login IS 'The database login (sess
 
 COMMENT ON COLUMN switchboard.endpoint_logins.created_at IS 'When it was bound.';
 
+CREATE TABLE switchboard.endpoint_presence (
+    endpoint_id uuid NOT NULL,
+    gateway_id uuid NOT NULL,
+    sessions jsonb NOT NULL,
+    changed_at timestamp with time zone DEFAULT now() NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
+
+COMMENT ON TABLE switchboard.endpoint_presence IS 'Which sessions an endpoint has in which server process; written when they change, not at every call.';
+
+COMMENT ON COLUMN switchboard.endpoint_presence.endpoint_id IS 'The endpoint.';
+
+COMMENT ON COLUMN switchboard.endpoint_presence.gateway_id IS 'The process.';
+
+COMMENT ON COLUMN switchboard.endpoint_presence.sessions IS 'Array of {client (what it calls itself, or null), since, stream (whether it listens)}, the oldest first.';
+
+COMMENT ON COLUMN switchboard.endpoint_presence.changed_at IS 'When they last changed.';
+
+CREATE TABLE switchboard.endpoint_seen (
+    endpoint_id uuid NOT NULL,
+    via text NOT NULL,
+    seen_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
+
+COMMENT ON TABLE switchboard.endpoint_seen IS 'When the agent of an endpoint was last seen. One row a writer, so that a server never waits for a sweep.';
+
+COMMENT ON COLUMN switchboard.endpoint_seen.endpoint_id IS 'The endpoint.';
+
+COMMENT ON COLUMN switchboard.endpoint_seen.via IS 'session: a server saw it; attempt: the fold of the counters found an attempt that it ended.';
+
+COMMENT ON COLUMN switchboard.endpoint_seen.seen_at IS 'When; of a session to the minute.';
+
+CREATE TABLE switchboard.gateways (
+    id uuid NOT NULL,
+    started_at timestamp with time zone DEFAULT now() NOT NULL,
+    seen_at timestamp with time zone DEFAULT now() NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
+
+COMMENT ON TABLE switchboard.gateways IS 'The server processes that hold sessions; one that has not written for 45 seconds does not count (functions/presence).';
+
+COMMENT ON COLUMN switchboard.gateways.id IS 'Identity of the process, new with every start.';
+
+COMMENT ON COLUMN switchboard.gateways.started_at IS 'When it first wrote.';
+
+COMMENT ON COLUMN switchboard.gateways.seen_at IS 'When it last wrote: every 15 seconds while it has sessions.';
+
+CREATE TABLE switchboard.human_identities (
+    issuer text NOT NULL,
+    subject text NOT NULL,
+    human_id uuid NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+COMMENT ON TABLE switchboard.human_identities IS 'Who a human is at an OpenID provider.';
+
+COMMENT ON COLUMN switchboard.human_identities.issuer IS 'The provider: its issuer, an https address, letter by letter.';
+
+COMMENT ON COLUMN switchboard.human_identities.subject IS 'What the provider calls the human (sub): unique there, never used again.';
+
+COMMENT ON COLUMN switchboard.human_identities.human_id IS 'Who that is here. A human may have several identities.';
+
+COMMENT ON COLUMN switchboard.human_identities.created_at IS 'When it was added.';
+
 CREATE TABLE switchboard.humans (
     id uuid DEFAULT gen_random_uuid() NOT NULL,
     name text NOT NULL,
@@ -860,38 +991,6 @@ COMMENT ON COLUMN switchboard.notify_totals.type IS 'The type of the notificatio
 COMMENT ON COLUMN switchboard.notify_totals.outcome IS 'delivered, failed, moot, dropped, or disabled (hooks, not calls).';
 
 COMMENT ON COLUMN switchboard.notify_totals.total IS 'How many; only ever grows.';
-
-CREATE TABLE switchboard.operator_tokens (
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    human_id uuid NOT NULL,
-    name text NOT NULL,
-    digest bytea NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    expires_at timestamp with time zone,
-    revoked_at timestamp with time zone,
-    last_used_at timestamp with time zone,
-    CONSTRAINT operator_tokens_digest_check CHECK ((octet_length(digest) = 32)),
-    CONSTRAINT operator_tokens_expires_at_check CHECK (isfinite(expires_at))
-)
-WITH (fillfactor='70');
-
-COMMENT ON TABLE switchboard.operator_tokens IS 'Bearer tokens of humans: SHA-256 of a secret that was shown once. Revoked ones stay, as a record.';
-
-COMMENT ON COLUMN switchboard.operator_tokens.id IS 'Identity of the token.';
-
-COMMENT ON COLUMN switchboard.operator_tokens.human_id IS 'Whose it is, and as whom it acts.';
-
-COMMENT ON COLUMN switchboard.operator_tokens.name IS 'What it is for, in the words of who made it; unique among the human''s tokens that are not revoked.';
-
-COMMENT ON COLUMN switchboard.operator_tokens.digest IS 'SHA-256 of the token as text. The token itself is stored nowhere.';
-
-COMMENT ON COLUMN switchboard.operator_tokens.created_at IS 'When it was made.';
-
-COMMENT ON COLUMN switchboard.operator_tokens.expires_at IS 'From then on it opens nothing; NULL: never.';
-
-COMMENT ON COLUMN switchboard.operator_tokens.revoked_at IS 'When it was revoked, for good; NULL: not.';
-
-COMMENT ON COLUMN switchboard.operator_tokens.last_used_at IS 'When it was last used, to the minute; NULL: never.';
 
 CREATE TABLE switchboard.queue_marks (
     endpoint_id uuid NOT NULL,
@@ -940,6 +1039,31 @@ COMMENT ON COLUMN switchboard.settings.retention_rows IS 'Terminal todos kept pe
 COMMENT ON COLUMN switchboard.settings.is_test IS 'True in a test database only: then test_now is the clock of every session, servers included.';
 
 COMMENT ON COLUMN switchboard.settings.test_now IS 'The stored test clock; NULL: real time.';
+
+CREATE TABLE switchboard.sign_in_links (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    human_id uuid NOT NULL,
+    digest bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    used_at timestamp with time zone,
+    CONSTRAINT sign_in_links_digest_check CHECK ((octet_length(digest) = 32)),
+    CONSTRAINT sign_in_links_expires_at_check CHECK (isfinite(expires_at))
+);
+
+COMMENT ON TABLE switchboard.sign_in_links IS 'Links that open one session each: SHA-256 of a code that was shown once. Pruned when they expire.';
+
+COMMENT ON COLUMN switchboard.sign_in_links.id IS 'Identity of the link.';
+
+COMMENT ON COLUMN switchboard.sign_in_links.human_id IS 'Whom it signs in.';
+
+COMMENT ON COLUMN switchboard.sign_in_links.digest IS 'SHA-256 of the code as text. The code itself is stored nowhere.';
+
+COMMENT ON COLUMN switchboard.sign_in_links.created_at IS 'When it was made.';
+
+COMMENT ON COLUMN switchboard.sign_in_links.expires_at IS 'From then on it opens nothing.';
+
+COMMENT ON COLUMN switchboard.sign_in_links.used_at IS 'When it opened its session, after which it opens nothing more; NULL: not yet.';
 
 CREATE TABLE switchboard.sweeps (
     name text NOT NULL,
@@ -1128,6 +1252,12 @@ ALTER TABLE ONLY switchboard.endpoint_logins
 ALTER TABLE ONLY switchboard.endpoint_logins
     ADD CONSTRAINT endpoint_logins_pkey PRIMARY KEY (endpoint_id, login);
 
+ALTER TABLE ONLY switchboard.endpoint_presence
+    ADD CONSTRAINT endpoint_presence_pkey PRIMARY KEY (endpoint_id, gateway_id);
+
+ALTER TABLE ONLY switchboard.endpoint_seen
+    ADD CONSTRAINT endpoint_seen_pkey PRIMARY KEY (endpoint_id, via);
+
 ALTER TABLE ONLY switchboard.endpoint_webhooks
     ADD CONSTRAINT endpoint_webhooks_pkey PRIMARY KEY (endpoint_id, id);
 
@@ -1145,6 +1275,18 @@ ALTER TABLE ONLY switchboard.endpoints
 
 ALTER TABLE ONLY switchboard.events
     ADD CONSTRAINT events_pkey PRIMARY KEY (endpoint_id, id);
+
+ALTER TABLE ONLY switchboard.gateways
+    ADD CONSTRAINT gateways_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY switchboard.human_identities
+    ADD CONSTRAINT human_identities_pkey PRIMARY KEY (issuer, subject);
+
+ALTER TABLE ONLY switchboard.human_sessions
+    ADD CONSTRAINT human_sessions_digest_key UNIQUE (digest);
+
+ALTER TABLE ONLY switchboard.human_sessions
+    ADD CONSTRAINT human_sessions_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY switchboard.humans
     ADD CONSTRAINT humans_name_key UNIQUE (name);
@@ -1182,6 +1324,12 @@ ALTER TABLE ONLY switchboard.queue_stall_nudges
 ALTER TABLE ONLY switchboard.settings
     ADD CONSTRAINT settings_pkey PRIMARY KEY (singleton);
 
+ALTER TABLE ONLY switchboard.sign_in_links
+    ADD CONSTRAINT sign_in_links_digest_key UNIQUE (digest);
+
+ALTER TABLE ONLY switchboard.sign_in_links
+    ADD CONSTRAINT sign_in_links_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY switchboard.sweeps
     ADD CONSTRAINT sweeps_pkey PRIMARY KEY (name);
 
@@ -1204,9 +1352,17 @@ CREATE INDEX admission_policies_created_by ON switchboard.admission_policies USI
 
 CREATE INDEX admission_policies_updated_by ON switchboard.admission_policies USING btree (updated_by_human_id);
 
+CREATE INDEX endpoint_presence_gateway ON switchboard.endpoint_presence USING btree (gateway_id);
+
 CREATE INDEX endpoints_human ON switchboard.endpoints USING btree (human_id);
 
 CREATE INDEX events_webhook ON switchboard.events USING btree (endpoint_id, webhook_id, id);
+
+CREATE INDEX human_identities_human ON switchboard.human_identities USING btree (human_id);
+
+CREATE INDEX human_sessions_human ON switchboard.human_sessions USING btree (human_id);
+
+CREATE INDEX human_sessions_token ON switchboard.human_sessions USING btree (token_id);
 
 CREATE INDEX idx_admission_audit_scope ON switchboard.admission_policy_audit USING btree (endpoint_id, queue, at DESC);
 
@@ -1224,11 +1380,15 @@ CREATE INDEX operator_tokens_human ON switchboard.operator_tokens USING btree (h
 
 CREATE UNIQUE INDEX operator_tokens_name ON switchboard.operator_tokens USING btree (human_id, name) WHERE (revoked_at IS NULL);
 
+CREATE INDEX sign_in_links_human ON switchboard.sign_in_links USING btree (human_id);
+
 CREATE INDEX todo_attempts_xid ON switchboard.todo_attempts USING btree (xid);
 
 CREATE INDEX todos_assigned ON switchboard.todos USING btree (endpoint_id, assignee, queue, created_at, id) WHERE ((state = 'pending'::switchboard.todo_state) AND (assignee IS NOT NULL));
 
 CREATE INDEX todos_due ON switchboard.todos USING btree (endpoint_id, due_at) WHERE (due_at IS NOT NULL);
+
+CREATE INDEX todos_ended_key ON switchboard.todos USING btree (endpoint_id, idempotency_key) WHERE ((completed_at IS NOT NULL) AND (idempotency_key IS NOT NULL));
 
 CREATE INDEX todos_finished ON switchboard.todos USING btree (endpoint_id, queue, state, id) WHERE (completed_at IS NOT NULL);
 
@@ -1269,6 +1429,15 @@ ALTER TABLE ONLY switchboard.credentials
 ALTER TABLE ONLY switchboard.endpoint_logins
     ADD CONSTRAINT endpoint_logins_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
 
+ALTER TABLE ONLY switchboard.endpoint_presence
+    ADD CONSTRAINT endpoint_presence_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
+ALTER TABLE ONLY switchboard.endpoint_presence
+    ADD CONSTRAINT endpoint_presence_gateway_id_fkey FOREIGN KEY (gateway_id) REFERENCES switchboard.gateways(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY switchboard.endpoint_seen
+    ADD CONSTRAINT endpoint_seen_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
 ALTER TABLE ONLY switchboard.endpoint_webhooks
     ADD CONSTRAINT endpoint_webhooks_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
 
@@ -1277,6 +1446,15 @@ ALTER TABLE ONLY switchboard.endpoints
 
 ALTER TABLE ONLY switchboard.events
     ADD CONSTRAINT events_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
+ALTER TABLE ONLY switchboard.human_identities
+    ADD CONSTRAINT human_identities_human_id_fkey FOREIGN KEY (human_id) REFERENCES switchboard.humans(id);
+
+ALTER TABLE ONLY switchboard.human_sessions
+    ADD CONSTRAINT human_sessions_human_id_fkey FOREIGN KEY (human_id) REFERENCES switchboard.humans(id);
+
+ALTER TABLE ONLY switchboard.human_sessions
+    ADD CONSTRAINT human_sessions_token_id_fkey FOREIGN KEY (token_id) REFERENCES switchboard.operator_tokens(id);
 
 ALTER TABLE ONLY switchboard.notify_deliveries
     ADD CONSTRAINT notify_deliveries_endpoint_id_hook_id_fkey FOREIGN KEY (endpoint_id, hook_id) REFERENCES switchboard.notify_hooks(endpoint_id, id) ON DELETE CASCADE;
@@ -1292,6 +1470,9 @@ ALTER TABLE ONLY switchboard.queue_marks
 
 ALTER TABLE ONLY switchboard.queue_stall_nudges
     ADD CONSTRAINT queue_stall_nudges_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);
+
+ALTER TABLE ONLY switchboard.sign_in_links
+    ADD CONSTRAINT sign_in_links_human_id_fkey FOREIGN KEY (human_id) REFERENCES switchboard.humans(id);
 
 ALTER TABLE ONLY switchboard.todos
     ADD CONSTRAINT todos_endpoint_id_fkey FOREIGN KEY (endpoint_id) REFERENCES switchboard.endpoints(id);

@@ -145,8 +145,13 @@ begin
         v_to := '18446744073709551615';
     end if;
     with counted as (
-        select a.endpoint_id, a.queue, a.outcome, a.state, a.attempt, count(*) as n
+        select a.endpoint_id, a.queue, a.outcome, a.state, a.attempt, count(*) as n,
+               max(a.ended_at) filter (where a.outcome in ('done', 'failed', 'released') and a.owner not like 'op:%') as seen_at
         from todo_attempts a where a.xid >= v_from and a.xid < v_to group by 1, 2, 3, 4, 5
+    ), seen as (
+        insert into endpoint_seen as s (endpoint_id, via, seen_at)
+        select c.endpoint_id, 'attempt', max(c.seen_at) from counted c group by 1 having max(c.seen_at) is not null order by 1
+        on conflict (endpoint_id, via) do update set seen_at = greatest(s.seen_at, excluded.seen_at)
     ), added as (
         insert into attempt_totals as t (endpoint_id, queue, outcome, state, attempt, total)
         select c.endpoint_id, c.queue, c.outcome, c.state, c.attempt, c.n from counted c
@@ -162,7 +167,7 @@ begin
     return v_count;
 end $$;
 comment on function switchboard.fold_attempts() is
-'Adds the attempts ended by transactions that are all over to attempt_totals, each exactly once, and returns how many. An attempt counts from here on even when it is pruned. Reads todo_attempts; writes attempt_totals, attempt_fold.';
+'Adds the attempts ended by transactions that are all over to attempt_totals, each exactly once, and returns how many. An attempt counts from here on even when it is pruned. Notes when the agent of an endpoint ended its last. Reads todo_attempts; writes attempt_totals, attempt_fold, endpoint_seen.';
 
 create or replace function switchboard.prune(p_limit integer default 10000) returns bigint
 language plpgsql volatile security definer set search_path = switchboard, pg_temp
@@ -206,10 +211,11 @@ begin
     end loop;
     v_total := v_total + prune_events(greatest(v_limit - v_total, 1));
     v_total := v_total + prune_deliveries(greatest(v_limit - v_total, 1));
+    v_total := v_total + prune_sign_in(greatest(v_limit - v_total, 1));
     return v_total + prune_admission(greatest(v_limit - v_total, 1));
 end $$;
 comment on function switchboard.prune(integer) is
-'Deletes terminal todos (with their attempts and their event), events and audits beyond the retention of their endpoint, calls to hooks after 7 days, windows of budgets after 35, about p_limit of them; the counters keep what was deleted. Returns how many. Writes todos, todo_attempts, events, webhook_audit, notify_deliveries, admission_windows, admission_policy_audit, attempt_totals, attempt_fold, created_totals, created_fold.';
+'Deletes terminal todos (with their attempts and their event), events and audits beyond the retention of their endpoint, calls to hooks after 7 days, windows of budgets after 35, sessions and sign-in links that are over, about p_limit of them; the counters keep what was deleted. Returns how many. Writes todos, todo_attempts, events, webhook_audit, notify_deliveries, admission_windows, admission_policy_audit, human_sessions, sign_in_links, attempt_totals, attempt_fold, created_totals, created_fold.';
 
 create or replace function switchboard.is_folded(p_todo switchboard.todos) returns boolean
 language plpgsql stable set search_path = switchboard, pg_temp
@@ -256,7 +262,7 @@ begin
             when 'prune'               then v_batch := prune(1000);
             when 'reopen_admission'    then select count(*) into moved from reopen_admission(); return;
             when 'sweep_stalled'       then select count(*) into moved from sweep_stalled(4); return;
-            when 'settle_marks'        then moved := settle_marks(); return;
+            when 'settle_marks'        then moved := settle_marks() + settle_presence(); return;
             when 'fold_attempts'       then moved := fold_attempts() + fold_refusals() + fold_created(); return;
         end case;
         moved := moved + v_batch;

@@ -30,6 +30,13 @@ end $$;
 comment on function switchboard.post_wakes(uuid, text, uuid[], text) is
 'Writes the calls to the hooks that cover the queue, for todos that became ready and pass the sender gate; none for a queue that is not granted, or an endpoint that is not active. p_reason: created, requeued or reopened. Notifies switchboard_outbox. Reads notify_hooks, endpoints, todos; writes notify_deliveries.';
 
+create or replace function switchboard.hook_health(p_hook switchboard.notify_hooks) returns text
+language sql immutable set search_path = switchboard, pg_temp
+as $$
+    select case when p_hook.disabled_at is not null then 'off' when p_hook.sealed_secret is null then 'unsigned' when p_hook.failures > 0 then 'failing' else 'ok' end
+$$;
+comment on function switchboard.hook_health(switchboard.notify_hooks) is 'How a hook fares: off (disabled after failures), unsigned (it has no secret and sends nothing), failing, ok.';
+
 create or replace function switchboard.check_hook(p_endpoint switchboard.endpoints, p_url text, p_queues text[]) returns void
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$

@@ -86,16 +86,6 @@ select test.pass('30 s') \g /dev/null
 select is((switchboard.tick() ->> 'requeue_due_retries')::int, 1, 'the next tick makes up for it');
 select is((select array_agg(last_error) filter (where last_error is not null) from switchboard.sweep_status()), null, 'and the error is gone');
 
--- The counters wait for every transaction of the cluster that is older than an attempt, and other test files run beside this one.
-create function test.settle() returns void language plpgsql as $$
-begin
-    for n in 1..3000 loop
-        exit when not exists (select from switchboard.todo_attempts where xid >= pg_snapshot_xmin(pg_current_snapshot()));
-        perform pg_sleep(0.01);
-    end loop;
-end
-$$;
-
 -- counters: each ended attempt once, however it is pruned
 select test.clear(), test.real_time() \g /dev/null
 select test.settle(), switchboard.fold_attempts() \g /dev/null

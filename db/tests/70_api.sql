@@ -3,29 +3,39 @@ select no_plan();
 select test.set_up(), test.stop_clock() \g /dev/null
 select test.human('a') as ada, test.human('b') as bob, slug as slug_a, 'endpoint:' || slug as scope_a, 'endpoint:' || id as by_id from test.endpoints where name = 'a' \gset
 select 'endpoint:' || slug as scope_b from test.endpoints where name = 'b' \gset
-create table test.tokens as select h.name, t.* from switchboard.humans h cross join lateral switchboard.create_operator_token(h.id, 'test') t (token_id, token_name, expires_at, token);
-create function test.api(p_operation text, p_path jsonb default '{}', p_body jsonb default null, p_query jsonb default '{}', p_human text default 'Ada') returns jsonb language sql as $$
-    select switchboard.call_api(sha256(convert_to(t.token, 'UTF8')), p_operation, jsonb_strip_nulls(jsonb_build_object('path', p_path, 'query', p_query)) || case when p_body is null then '{}' else jsonb_build_object('body', p_body) end)
-    from test.tokens t where t.name = p_human
-$$;
 create function test.error_code(p_answer jsonb) returns text language sql as $$ select p_answer -> 'error' ->> 'code' $$;
+select test.api('whoami') \g /dev/null
 create function test.at(p_scope text, p_queue text default 'q') returns jsonb language sql as $$ select jsonb_build_object('scope', p_scope, 'queue', p_queue) $$;
 
 -- the register
-select is_empty($$ select name from switchboard.api_operations() where path !~ '^/api/v1/[a-z/{}]+$' or method not in ('GET', 'PUT', 'POST', 'DELETE') or description = '' $$, 'every operation has method, path and description');
+select is_empty($$ select name from switchboard.api_operations() where path !~ '^/api/v1/[a-z/{}-]+$' or method not in ('GET', 'PUT', 'POST', 'DELETE') or description = '' $$, 'every operation has method, path and description');
 select is_empty($$ select method, path from switchboard.api_operations() group by 1, 2 having count(*) > 1 $$, 'an address and a method are one operation');
 select is_empty($$ select o.name, k from switchboard.api_operations() o, jsonb_each(o.input) i (k, v) where i.v ->> 'in' not in ('path', 'query', 'body', 'whole body') or (i.v ->> 'in' = 'path') <> (o.path like '%{' || k || '}%') $$, 'what is in the path is said to be');
 select is_empty($$ select o.name, k from switchboard.api_operations() o, unnest(o.required) k where not o.input ? k $$, 'what is required is an argument');
 select is_empty($$ select o.name from switchboard.api_operations() o where (o.body_limit = 0) <> (o.method in ('GET', 'DELETE')) $$, 'what changes something has a body');
 -- every one has its branch: it says what is wrong, and never that the case was not found
-select is(test.error_code(test.api(o.name, (select coalesce(jsonb_object_agg(k, 'x'), '{}') from jsonb_each(o.input) i (k, v) where i.v ->> 'in' = 'path'), case when o.name = 'set_admission' then '{}'::jsonb end)), case when o.name not in ('list_admission', 'list_todos') then 'not_found' end,
+create function test.body_for(p_input jsonb, p_required text[]) returns jsonb language sql as $$
+    select jsonb_object_agg(k, case when v ->> 'type' = 'array' then '["q"]' when v ? 'enum' then v -> 'enum' -> 0 when k in ('slug', 'name') then '"made-here"' else '"x"' end) from jsonb_each(p_input) i (k, v) where v ->> 'in' = 'body' and k = any (p_required)
+$$;
+select is(test.error_code(test.api(o.name, (select coalesce(jsonb_object_agg(k, 'x'), '{}') from jsonb_each(o.input) i (k, v) where i.v ->> 'in' = 'path'),
+        case when o.name = 'set_admission' then '{}'::jsonb else test.body_for(o.input, o.required) end)),
+    case when o.name !~ '^list_(todos|queues|endpoints|webhooks|events|hooks|admission|tokens)$' and o.name not in ('whoami', 'health', 'vend_endpoint', 'create_token') then 'not_found' end,
     'dispatched: ' || o.name) from switchboard.api_operations() o;
+select is(test.api('whoami'), jsonb_build_object('human', jsonb_build_object('id', :'ada', 'name', 'Ada')), 'who one is');
+select is_empty($$ select o.name from switchboard.api_operations() o where not exists (select from jsonb_object_keys(o.answer)) $$, 'every answer has a shape');
+create function test.types_of(p_shape jsonb) returns setof text language sql as $$
+    select regexp_replace(t, '[|]null$', '') from jsonb_each(p_shape) f (k, v), jsonb_array_elements_text(case when jsonb_typeof(v) = 'array' then v else jsonb_build_array(v) end) t where t is not null and t !~ '^='
+$$;
+select is_empty($$ select u.name, t from (select name, shape from switchboard.api_shapes() union all select name, answer from switchboard.api_operations()) u (name, shape), test.types_of(u.shape) t
+    where t not in ('text', 'uuid', 'time', 'integer', 'number', 'boolean', 'object', 'any') and t not in (select s.name from switchboard.api_shapes() s) $$, 'of types that there are');
+select is_empty($$ select s.name from switchboard.api_shapes() s where s.name not in (select t from (select shape from switchboard.api_shapes() union all select answer from switchboard.api_operations()) u (shape), test.types_of(u.shape) t) $$, 'and each shape is used');
+select is_empty($$ select o.name, k from switchboard.api_operations() o, jsonb_each_text(o.shell) s (k, v) where k not in ('secret', 'outbound_url', 'public_url') or v <> 'true' and not o.input ? v $$, 'what the shell adds are things it knows');
 
 -- who calls
 select is(switchboard.call_api(d, 'list_admission', '{}'), switchboard.unauthenticated(), 'refused: ' || n) from (values (sha256('x'), 'an unknown token'), (null, 'none'), (''::bytea, 'an empty one')) v(d, n);
 select is(switchboard.call_api(sha256('x'), 'nothing', '{"path": 1}'), switchboard.unauthenticated(), 'before anything else is looked at');
 select is(test.error_code(test.api('nothing')), 'not_found', 'there is no such operation');
-select isnt(last_used_at, null, 'the use of a token is noted') from switchboard.list_operator_tokens(:'ada');
+select isnt(last_used_at, null, 'the use of a token is noted') from switchboard.list_operator_tokens(:'ada') where name = 'test';
 
 -- arguments
 select is(test.api(o, p, b, q) -> 'error' ->> 'field', f, format('%s refuses %s: %s', o, f, n)) from (values
@@ -47,7 +57,7 @@ select is(test.api(o, p, b, q) -> 'error' ->> 'field', f, format('%s refuses %s:
     ('set_admission', '{"scope": "x", "queue": "q"}', '[]', '{}', 'policy', 'not an object')) v(o, p, b, q, f, n);
 
 -- budgets
-select is(test.api('list_admission'), '{"policies": []}', 'no budget yet');
+select is(test.api('list_admission'), '{"policies": [], "next_cursor": null}', 'no budget yet');
 select is(test.api('get_admission', test.at(:'scope_a')) -> 'policy', 'null', 'an own queue without one');
 select is(test.api('set_admission', test.at(:'scope_a'), '{"max_in_flight": 2}') #>> '{policy,max_in_flight}', '2', 'one is set, by slug');
 select is(test.api('set_admission', test.at(:'by_id'), '{"max_in_flight": 1}') #>> '{policy,max_in_flight}', '1', 'replaced, by id');
@@ -74,22 +84,7 @@ select is(test.ids(test.api('list_todos')), array[:'d1', :'p3', :'p2', :'p1'], '
 select is(test.ids(test.api('list_todos', p_query => '{"state": "pending"}')), array[:'p1', :'p2', :'p3'], 'pending ones oldest first');
 select is(test.ids(test.api('list_todos', p_query => jsonb_build_object('endpoint', :'slug_a', 'queue', 'q'))), array[:'d1', :'p1'], 'of one endpoint and queue');
 select is(test.error_code(test.api('list_todos', p_query => jsonb_build_object('endpoint', e))), 'not_found', 'of an endpoint that is not one''s own') from unnest(array[test.b(), test.unknown(), 'x', '']) e;
-create function test.pages(p_query jsonb, p_limit integer) returns text[] language plpgsql as $$
-declare
-    v_page jsonb;
-    v_ids text[] := '{}';
-    v_cursor text;
-begin
-    for i in 1 .. 20 loop
-        v_page := test.api('list_todos', p_query => p_query || jsonb_build_object('limit', p_limit::text) || case when v_cursor is null then '{}' else jsonb_build_object('cursor', v_cursor) end);
-        v_ids := v_ids || coalesce(test.ids(v_page), '{}');
-        v_cursor := v_page ->> 'next_cursor';
-        exit when v_cursor is null;
-    end loop;
-    return v_ids;
-end
-$$;
-select is(test.pages(q, n), test.ids(test.api('list_todos', p_query => q)), format('page by page: %s, %s a page', q, n)) from unnest('{1,2,3,4}'::int[]) n, unnest(array['{}', '{"state": "pending"}', '{"queue": "q"}', '{"state": "done"}']::jsonb[]) q;
+select is(test.pages('list_todos', 'todos', q, n), test.ids(test.api('list_todos', p_query => q)), format('page by page: %s, %s a page', q, n)) from unnest('{1,2,3,4}'::int[]) n, unnest(array['{}', '{"state": "pending"}', '{"queue": "q"}', '{"state": "done"}']::jsonb[]) q;
 select is(test.api('get_todo', jsonb_build_object('id', :'p1')) #>> '{todo,endpoint}', :'slug_a', 'one todo, with its endpoint');
 select is(jsonb_array_length(test.api('get_todo', jsonb_build_object('id', :'d1')) -> 'attempts'), 1, 'and its attempts');
 select is((select count(distinct test.api(o.name, jsonb_build_object('id', i))) from unnest(array[:'foreign', test.unknown(), 'x', '']) i), 1::bigint, o.name || ' of a todo that is not one''s own: one answer')

@@ -6,7 +6,7 @@ select test.set_up(), test.stop_clock() \g /dev/null
 -- NULL and 10^9 stand for; read_event's is in characters of its text.
 create table test.limits (call text, default_limit int, most int);
 insert into test.limits values
-    ('claim_batch(test.a(), ''w'', %s)', 1, 1000), ('list_todos(test.a(), p_limit => %s)', 50, 200), ('list_todos_any_endpoint(p_limit => %s)', 50, 200),
+    ('claim_batch(test.a(), ''w'', %s)', 1, 1000), ('list_todos(test.a(), p_limit => %s)', 50, 200), ('list_todos_any_endpoint(p_limit => %s)', 50, 200), ('find_todos_any_endpoint(p_limit => %s)', 50, 200),
     ('unsound_todos(%s)', null, null), ('reap_expired(%s)', 1000, 100000), ('requeue_due_retries(%s)', 1000, 100000), ('prune(%s)', null, null), ('read_event(test.a(), test.event(), 0, %s)', null, null),
     ('list_events_any_endpoint(p_limit => %s)', 50, 200), ('webhook_audit_of(test.hook(), %s)', 50, 1000), ('read_event_any_endpoint(test.event(), 0, %s)', null, null),
     ('take_doorbells(test.a(), %s)', 10, 100), ('doorbells(test.a(), %s)', null, null), ('take_deliveries(%s)', null, null), ('sweep_stalled(%s)', null, null);

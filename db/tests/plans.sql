@@ -156,7 +156,7 @@ call test.measure('sweep, open', 'sweep_stalled()');
 select test.within('sweep, open', 3000, 'sweep_stalled with 2,500 open ones at a head');
 call test.measure('claim', 'claim_next(%1$L, ''w'', ''{q2}'')');
 select test.within('claim', 44, 'claim_next in a queue that was nudged');
-select is((select array_agg(proname::text order by proname) from pg_proc where pronamespace = 'switchboard'::regnamespace and 'jit=off' = any (proconfig)), '{sweep_stalled,tick}', 'sweeps are not compiled: it would take longer than they do');
+select is((select array_agg(proname::text order by proname) from pg_proc where pronamespace = 'switchboard'::regnamespace and 'jit=off' = any (proconfig)), '{board_page,find_todos,find_todos_any_endpoint,queue_overview,sweep_stalled,tick}', 'sweeps and pages are not compiled: it would take longer than they do');
 
 -- the outbox: 10,000 calls wait, 50,000 have ended
 select switchboard.post_wakes(test.a()::uuid, 'q3', array(select id from switchboard.todos where state = 'pending' order by id limit 10000), 'created') \g /dev/null
@@ -255,5 +255,20 @@ select pg_stat_force_next_flush() \g /dev/null
 select is(pg_stat_get_numscans('switchboard.admission_windows'::regclass) - :windows, 0::bigint, 'a window is found without a scan of them');
 select cmp_ok(test.scans('admission_windows_pkey') - :window_keys, '>=', 15 * 2 * 2::bigint, 'but by its key');
 select cmp_ok(test.scans('idx_todos_claimed_endpoint_queue') - :counted, '>=', 15 * 2 * 2::bigint, 'and what is held by its index');
+
+-- the board: a page reads the heads of indexes and folded totals, however many have ended
+truncate switchboard.todos cascade;
+select test.bulk('done', 200000, 20, p_age => '2 days'), test.bulk('failed', 20000, 20, p_age => '1 day'), test.bulk('pending', 2000, 20) \g /dev/null
+vacuum analyze switchboard.todos;
+select pg_stat_force_next_flush() \g /dev/null
+select test.scans() as scans \gset
+create temp table pages as
+select p.name, test.buffers(format('select switchboard.board_page(%L, %L, %L)', (select e.human_id from switchboard.endpoints e where e.id = test.a()::uuid), p.page, p.args)) as cost from generate_series(1, 3) n, (values
+    ('exchange', 'exchange', '{}'), ('done', 'exchange', '{"state": "done"}'), ('dead', 'exchange', '{"state": "dead"}'), ('search', 'exchange', '{"q": "bulk"}'),
+    ('endpoints', 'endpoints', '{}'), ('endpoint', 'endpoint', '{"slug": "test-a"}'), ('deliveries', 'deliveries', '{}'), ('health', 'health', '{}')) p (name, page, args);
+select cmp_ok(min(p.cost), '<=', l, format('fault 60: the page %s, over 222,000 todos: at most %s buffers', p.name, l)) from pages p join (values
+    ('exchange', 2500), ('done', 3000), ('dead', 3000), ('search', 6000), ('endpoints', 1200), ('endpoint', 1700), ('deliveries', 300), ('health', 800)) v (name, l) using (name) group by p.name, l;
+select pg_stat_force_next_flush() \g /dev/null
+select is(test.scans() - :scans, 0::bigint, 'fault 60: and none scans the table');
 
 select * from finish();

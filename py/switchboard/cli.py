@@ -14,17 +14,23 @@ import click
 from switchboard import (
     __version__,
     cli_budget,
+    cli_completion,
     cli_doctor,
     cli_endpoint,
     cli_event,
+    cli_grant,
+    cli_health,
     cli_hook,
+    cli_human,
     cli_quarantine,
     cli_route,
     cli_secrets,
     cli_todo,
     cli_token,
+    cli_top,
     cli_up,
     cli_webhook,
+    cli_welcome,
     printing,
 )
 from switchboard.config import ConfigError
@@ -49,7 +55,11 @@ def cli() -> None:
 
 for command in (
     *cli_up.COMMANDS,
+    cli_welcome.show,
     cli_doctor.doctor,
+    cli_health.health,
+    cli_top.top,
+    cli_completion.completion,
     cli_endpoint.human,
     cli_endpoint.endpoint,
     cli_todo.todo,
@@ -62,7 +72,11 @@ for command in (
     cli_secrets.secrets,
 ):
     cli.add_command(command)
-cli_endpoint.human.add_command(cli_token.token)
+for command in (cli_token.token, *cli_human.COMMANDS):
+    cli_endpoint.human.add_command(command)
+for command in cli_grant.COMMANDS:
+    cli_endpoint.endpoint.add_command(command)
+cli_budget.queue.add_command(cli_health.queue_list)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -11,7 +11,7 @@ import click
 
 from switchboard import printing
 from switchboard.cli_database import operate
-from switchboard.cli_options import json_option, settings
+from switchboard.cli_options import ENDPOINT, json_option, settings
 
 COLUMNS = ("scope", "queue", "status", "used", "in flight", "pending", "resets", "local time")
 PER = {"hour": "an hour", "day": "a day", "week": "a week"}
@@ -27,7 +27,7 @@ STATUS = {
 
 @click.group()
 def queue() -> None:
-    """Queues: their budgets."""
+    """Queues: what is in them, and their budgets."""
 
 
 @queue.group()
@@ -39,7 +39,7 @@ def budget() -> None:
 
 
 @budget.command("show")
-@click.argument("endpoint", required=False)
+@click.argument("endpoint", type=ENDPOINT, required=False)
 @click.argument("queue_name", metavar="[QUEUE]", required=False)
 @json_option
 def budget_show(endpoint: str | None, queue_name: str | None, as_json: bool) -> None:
@@ -59,7 +59,7 @@ def budget_show(endpoint: str | None, queue_name: str | None, as_json: bool) -> 
 
 
 @budget.command("set")
-@click.argument("endpoint")
+@click.argument("endpoint", type=ENDPOINT)
 @click.argument("queue_name", metavar="QUEUE")
 @click.option("--per-hour", type=int, help="At most so many claims an hour.")
 @click.option("--per-day", type=int, help="At most so many claims a day.")
@@ -105,7 +105,7 @@ def budget_set(
 
 
 @budget.command("clear")
-@click.argument("endpoint")
+@click.argument("endpoint", type=ENDPOINT)
 @click.argument("queue_name", metavar="QUEUE")
 @json_option
 def budget_clear(endpoint: str, queue_name: str, as_json: bool) -> None:

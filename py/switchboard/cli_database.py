@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
@@ -17,6 +17,7 @@ from switchboard.errors import ErrorTable, Problem
 from switchboard.secrets import Keyring
 
 Row = dict[str, Any]
+Parameters = Sequence[Any] | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -65,16 +66,16 @@ class Operator:
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
         self._connection = connection
 
-    def rows(self, query: LiteralString, parameters: Sequence[Any] = ()) -> list[Row]:
+    def rows(self, query: LiteralString, parameters: Parameters = ()) -> list[Row]:
         """Call a function; all rows of its answer."""
         return self._connection.execute(query, parameters).fetchall()
 
-    def row(self, query: LiteralString, parameters: Sequence[Any] = ()) -> Row:
+    def row(self, query: LiteralString, parameters: Parameters = ()) -> Row:
         """Call a function; the first row of its answer, empty when there is none."""
         rows = self.rows(query, parameters)
         return rows[0] if rows else {}
 
-    def value(self, query: LiteralString, parameters: Sequence[Any] = ()) -> Any:
+    def value(self, query: LiteralString, parameters: Parameters = ()) -> Any:
         """Call a function; the first column of the first row."""
         return next(iter(self.row(query, parameters).values()), None)
 

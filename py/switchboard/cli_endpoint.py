@@ -9,7 +9,7 @@ import click
 
 from switchboard import printing
 from switchboard.cli_database import Operator, operate
-from switchboard.cli_options import json_option, settings, time_argument
+from switchboard.cli_options import ENDPOINT, json_option, settings, time_argument
 from switchboard.errors import Problem
 
 
@@ -60,7 +60,10 @@ def human_add(name: str, as_json: bool) -> None:
 @human.command("list")
 @json_option
 def human_list(as_json: bool) -> None:
-    """List the people."""
+    """List the people.
+
+    Example: switchboard human list
+    """
     with operate(settings()) as (operator, _):
         rows = operator.rows(
             "select id, name, endpoints, created_at from switchboard.list_humans()"
@@ -99,6 +102,8 @@ def endpoint_vend(
 
     --verb set_admission_policy and --verb clear_admission_policy let the agent change its own
     budget: one that it can lift does not bind it.
+
+    Example: switchboard endpoint vend agent -q inbox -q github --expires-at 2030-01-31
     """
     with operate(settings()) as (operator, place):
         row = operator.row(
@@ -121,7 +126,10 @@ def endpoint_vend(
 @endpoint.command("list")
 @json_option
 def endpoint_list(as_json: bool) -> None:
-    """List the endpoints."""
+    """List the endpoints.
+
+    Example: switchboard endpoint list
+    """
     with operate(settings()) as (operator, _):
         rows = operator.rows(
             "select endpoint_id, slug, human, queues, verbs, webhook_max, webhook_source_types,"
@@ -133,11 +141,14 @@ def endpoint_list(as_json: bool) -> None:
 
 
 @endpoint.command("rotate")
-@click.argument("slug")
+@click.argument("slug", type=ENDPOINT)
 @click.option("--grace", default=0, help="Seconds for which the old credential still works.")
 @json_option
 def endpoint_rotate(slug: str, grace: int, as_json: bool) -> None:
-    """Make a new credential, and print it, this one time."""
+    """Make a new credential, and print it, this one time.
+
+    Example: switchboard endpoint rotate agent --grace 3600
+    """
     with operate(settings()) as (operator, place):
         credential = operator.value(
             "select switchboard.rotate_credential(p_endpoint_id => coalesce("
@@ -148,10 +159,13 @@ def endpoint_rotate(slug: str, grace: int, as_json: bool) -> None:
 
 
 @endpoint.command("revoke")
-@click.argument("slug")
+@click.argument("slug", type=ENDPOINT)
 @json_option
 def endpoint_revoke(slug: str, as_json: bool) -> None:
-    """Revoke an endpoint for good; its live todos become dead letters."""
+    """Revoke an endpoint for good; its live todos become dead letters.
+
+    Example: switchboard endpoint revoke agent
+    """
     with operate(settings()) as (operator, _):
         count = operator.value(
             "select switchboard.revoke_endpoint(p_endpoint_id => coalesce("

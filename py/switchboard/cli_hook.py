@@ -12,7 +12,7 @@ import click
 from switchboard import printing
 from switchboard.cli_database import Operator, operate
 from switchboard.cli_database import keyring as keys_of
-from switchboard.cli_options import json_option, settings
+from switchboard.cli_options import ENDPOINT, json_option, settings
 from switchboard.cli_webhook import endpoint_id
 from switchboard.config import Settings
 from switchboard.receivers import minted
@@ -49,7 +49,7 @@ def hook() -> None:
 
 
 @hook.command("create")
-@click.argument("endpoint")
+@click.argument("endpoint", type=ENDPOINT)
 @click.argument("url")
 @click.option("-q", "--queue", "queues", multiple=True, help="One it is about; all, if left out.")
 @json_option
@@ -74,21 +74,24 @@ def hook_create(endpoint: str, url: str, queues: tuple[str, ...], as_json: bool)
 
 
 @hook.command("list")
-@click.argument("endpoint")
+@click.argument("endpoint", type=ENDPOINT, required=False)
 @json_option
-def hook_list(endpoint: str, as_json: bool) -> None:
-    """List the hooks of an endpoint and how they fare.
+def hook_list(endpoint: str | None, as_json: bool) -> None:
+    """List the hooks of an endpoint, or all, and how they fare.
 
     Example: switchboard hook list agent
     """
     with operate(settings()) as (operator, _):
         rows = operator.rows(
-            "select hook_id, url, queues, enabled, failures, disabled_at, last_delivered_at,"
-            " last_failed_at, last_status, waiting, created_at"
-            " from switchboard.list_notify_hooks(p_endpoint_id => %s)",
-            [endpoint_id(operator, endpoint)],
+            "select e.slug as endpoint, h.hook_id, h.url, h.queues, h.enabled, h.failures,"
+            " h.disabled_at, h.last_delivered_at, h.last_failed_at, h.last_status, h.waiting,"
+            " h.created_at from switchboard.list_endpoints() e cross join lateral"
+            " switchboard.list_notify_hooks(p_endpoint_id => e.endpoint_id::text) h"
+            " where %s::uuid is null or e.endpoint_id = %s::uuid",
+            [endpoint_id(operator, endpoint)] * 2,
         )
     columns = (
+        "endpoint",
         "hook_id",
         "url",
         "queues",
@@ -104,7 +107,7 @@ def hook_list(endpoint: str, as_json: bool) -> None:
 
 
 @hook.command("rotate")
-@click.argument("endpoint")
+@click.argument("endpoint", type=ENDPOINT)
 @click.argument("hook_id", metavar="HOOK")
 @json_option
 def hook_rotate(endpoint: str, hook_id: str, as_json: bool) -> None:
@@ -133,7 +136,7 @@ def hook_rotate(endpoint: str, hook_id: str, as_json: bool) -> None:
 
 
 @hook.command("delete")
-@click.argument("endpoint")
+@click.argument("endpoint", type=ENDPOINT)
 @click.argument("hook_id", metavar="HOOK")
 @json_option
 def hook_delete(endpoint: str, hook_id: str, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from switchboard.config import Settings
 from switchboard.errors import Problem
@@ -19,6 +21,34 @@ F = TypeVar("F", bound=Callable[..., Any])
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object, for programs."
 )
+
+acting_option = click.option(
+    "--human", "actor", help="In the name of this person, on their endpoints; yours, if left out."
+)
+
+
+class Endpoint(click.ParamType[str]):
+    """A slug or id of an endpoint, completed from the database when it can be asked."""
+
+    name = "endpoint"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The slugs that begin so; none when the database does not answer."""
+        from switchboard.cli_database import operate  # it needs this module's neighbours
+
+        with contextlib.suppress(Exception), operate(settings()) as (operator, _):
+            rows = operator.rows("select slug, human, active from switchboard.list_endpoints()")
+            return [
+                CompletionItem(row["slug"], help=row["human"])
+                for row in rows
+                if row["active"] and row["slug"].startswith(incomplete)
+            ]
+        return []
+
+
+ENDPOINT = Endpoint()
 
 
 def settings() -> Settings:

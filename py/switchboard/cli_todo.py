@@ -8,7 +8,14 @@ import click
 
 from switchboard import printing
 from switchboard.cli_database import Operator, Row, operate
-from switchboard.cli_options import json_argument, json_option, settings
+from switchboard.cli_endpoint import human_id
+from switchboard.cli_options import (
+    ENDPOINT,
+    acting_option,
+    json_argument,
+    json_option,
+    settings,
+)
 from switchboard.errors import Problem
 
 FIELDS: LiteralString = (
@@ -24,6 +31,9 @@ force_option = click.option(
 result_option = click.option("--result", help="JSON, @file, or - for standard input.")
 lease_option = click.option("--lease-ttl", type=int, help="Seconds.")
 
+API_STATES = ("pending", "claimed", "done", "failed")
+BOARD_STATES = ("waiting", "deferred", "connected", "parked", "dead", "quarantined")
+
 
 @click.group()
 def todo() -> None:
@@ -31,15 +41,21 @@ def todo() -> None:
 
 
 @todo.command("push")
-@click.argument("endpoint")
+@click.argument("endpoint", type=ENDPOINT)
 @click.argument("title")
 @click.option("-q", "--queue", help="May be left out when the endpoint has one queue.")
 @click.option("--payload", help="JSON, @file, or - for standard input.")
 @click.option("--key", help="While a todo with this key is live, pushing again makes no other.")
-@click.option("--kind")
-@click.option("--source")
+@click.option("--kind", help="What sort of work it is; agents see it.")
+@click.option("--source", help="Where it comes from; agents see it.")
 @click.option("--assignee", help="Only this owner may claim it.")
-@click.option("--max-attempts", type=int, default=5, show_default=True)
+@click.option(
+    "--max-attempts",
+    type=int,
+    default=5,
+    show_default=True,
+    help="Claims until it is a dead letter.",
+)
 @json_option
 def push(
     endpoint: str,
@@ -53,7 +69,10 @@ def push(
     max_attempts: int,
     as_json: bool,
 ) -> None:
-    """Put a todo on an endpoint."""
+    """Put a todo on an endpoint.
+
+    Example: switchboard todo push agent "Read the report" -q inbox --payload '{"page": 3}'
+    """
     body = json_argument(payload, "payload")
     with operate(settings()) as (operator, _):
         row = operator.row(
@@ -79,34 +98,76 @@ def push(
 
 
 @todo.command("list")
-@click.option("-e", "--endpoint", help="Of this endpoint only.")
+@click.argument("what", required=False)
+@click.option("-e", "--endpoint", type=ENDPOINT, help="Of this endpoint only.")
 @click.option("-q", "--queue", help="In this queue only.")
-@click.option("-s", "--state", help="pending (oldest first), claimed, done or failed.")
+@click.option(
+    "-s",
+    "--state",
+    metavar="STATE",
+    shell_complete=lambda _c, _p, begun: [
+        state for state in (*API_STATES, *BOARD_STATES) if state.startswith(begun)
+    ],
+    help="pending (oldest first), claimed, done, failed; or, as the board says, waiting, deferred,"
+    " connected, parked, dead, quarantined.",
+)
 @click.option("-n", "--limit", type=int, default=50, show_default=True, help="At most 200.")
+@click.option("--before", help="Only older ones than this: the last id of the page before.")
 @json_option
 def list_todos(
-    endpoint: str | None, queue: str | None, state: str | None, limit: int, as_json: bool
+    what: str | None,
+    endpoint: str | None,
+    queue: str | None,
+    state: str | None,
+    limit: int,
+    before: str | None,
+    as_json: bool,
 ) -> None:
-    """List todos, newest first."""
+    """List todos, newest first; WHAT finds them by id, by key, or by the beginning of a title.
+
+    Example: switchboard todo list "Read the" -e agent -s dead
+    """
     with operate(settings()) as (operator, _):
-        if endpoint is not None and operator.value(_FIND, [endpoint]) is None:
+        found = endpoint and operator.value(_FIND, [endpoint])
+        if endpoint is not None and found is None:
             raise Problem(
                 "not_found", "There is no such endpoint: `switchboard endpoint list` shows them."
             )
+        call: LiteralString = _SEARCH if what or state in BOARD_STATES else _LIST
         rows = operator.rows(
-            "select " + FIELDS + " from switchboard.list_todos_any_endpoint(p_queue => %s,"
-            " p_state => %s, p_limit => %s, p_endpoint_id => switchboard.find_endpoint(%s)::text)",
-            [queue, state, limit, endpoint],
+            "select " + FIELDS + call,
+            {
+                "what": what,
+                "queue": queue,
+                "state": state,
+                "limit": limit,
+                "endpoint": found and str(found),
+                "before": before,
+            },
         )
     columns = ("id", "queue", "state", "attempt", "owner", "created_at", "title")
     printing.result({"todos": rows}, as_json, printing.table(rows, columns))
+
+
+_FIND: LiteralString = "select switchboard.find_endpoint(%s)"
+_LIST: LiteralString = (
+    " from switchboard.list_todos_any_endpoint(p_queue => %(queue)s, p_state => %(state)s,"
+    " p_limit => %(limit)s, p_endpoint_id => %(endpoint)s, p_before => %(before)s)"
+)
+_SEARCH: LiteralString = (
+    " from switchboard.find_todos_any_endpoint(p_q => %(what)s, p_endpoint_id => %(endpoint)s,"
+    " p_queue => %(queue)s, p_state => %(state)s, p_limit => %(limit)s, p_before => %(before)s)"
+)
 
 
 @todo.command("show")
 @click.argument("todo_id", metavar="ID")
 @json_option
 def show(todo_id: str, as_json: bool) -> None:
-    """Show one todo and what was tried."""
+    """Show one todo and what was tried.
+
+    Example: switchboard todo show ID
+    """
     with operate(settings()) as (operator, _):
         row = operator.row(
             "select " + FIELDS + " from switchboard.get_todo_any_endpoint(p_id => %s)", [todo_id]
@@ -126,40 +187,84 @@ def show(todo_id: str, as_json: bool) -> None:
 @todo.command("claim")
 @click.argument("todo_id", metavar="ID")
 @lease_option
+@acting_option
 @json_option
-def claim(todo_id: str, lease_ttl: int | None, as_json: bool) -> None:
-    """Claim a todo for yourself."""
+def claim(todo_id: str, lease_ttl: int | None, actor: str | None, as_json: bool) -> None:
+    """Claim a todo for yourself.
+
+    Example: switchboard todo claim ID --lease-ttl 1800
+    """
     _move(
-        "switchboard.claim_any_endpoint(p_id => %s, p_lease_ttl_seconds => %s)",
-        [todo_id, lease_ttl],
+        "switchboard.claim_any_endpoint(p_id => %(id)s, p_lease_ttl_seconds => %(lease)s,"
+        " p_actor_human_id => %(actor)s)",
+        {"id": todo_id, "lease": lease_ttl},
+        actor,
         as_json,
     )
+
+
+def _extend(
+    todo_id: str, lease_ttl: int | None, force: bool, actor: str | None, as_json: bool
+) -> None:
+    _move(
+        "switchboard.heartbeat_any_endpoint(p_id => %(id)s, p_lease_ttl_seconds => %(lease)s,"
+        " p_force => %(force)s, p_actor_human_id => %(actor)s)",
+        {"id": todo_id, "lease": lease_ttl, "force": force},
+        actor,
+        as_json,
+    )
+
+
+@todo.command("extend")
+@click.argument("todo_id", metavar="ID")
+@lease_option
+@force_option
+@acting_option
+@json_option
+def extend(
+    todo_id: str, lease_ttl: int | None, force: bool, actor: str | None, as_json: bool
+) -> None:
+    """Extend a lease, from now on.
+
+    Example: switchboard todo extend ID --lease-ttl 1800
+    """
+    _extend(todo_id, lease_ttl, force, actor, as_json)
 
 
 @todo.command("heartbeat")
 @click.argument("todo_id", metavar="ID")
 @lease_option
 @force_option
+@acting_option
 @json_option
-def heartbeat(todo_id: str, lease_ttl: int | None, force: bool, as_json: bool) -> None:
-    """Renew a lease."""
-    _move(
-        "switchboard.heartbeat_any_endpoint(p_id => %s, p_lease_ttl_seconds => %s, p_force => %s)",
-        [todo_id, lease_ttl, force],
-        as_json,
-    )
+def heartbeat(
+    todo_id: str, lease_ttl: int | None, force: bool, actor: str | None, as_json: bool
+) -> None:
+    """Renew a lease; as the verb of agents is called, the same as `todo extend`.
+
+    Example: switchboard todo heartbeat ID
+    """
+    _extend(todo_id, lease_ttl, force, actor, as_json)
 
 
 @todo.command("complete")
 @click.argument("todo_id", metavar="ID")
 @result_option
 @force_option
+@acting_option
 @json_option
-def complete(todo_id: str, result: str | None, force: bool, as_json: bool) -> None:
-    """End a todo as done."""
+def complete(
+    todo_id: str, result: str | None, force: bool, actor: str | None, as_json: bool
+) -> None:
+    """End a todo as done.
+
+    Example: switchboard todo complete ID --result '{"answer": 42}' --force
+    """
     _move(
-        "switchboard.complete_any_endpoint(p_id => %s, p_result => %s::jsonb, p_force => %s)",
-        [todo_id, json_argument(result, "result"), force],
+        "switchboard.complete_any_endpoint(p_id => %(id)s, p_result => %(result)s::jsonb,"
+        " p_force => %(force)s, p_actor_human_id => %(actor)s)",
+        {"id": todo_id, "result": json_argument(result, "result"), "force": force},
+        actor,
         as_json,
     )
 
@@ -168,12 +273,18 @@ def complete(todo_id: str, result: str | None, force: bool, as_json: bool) -> No
 @click.argument("todo_id", metavar="ID")
 @result_option
 @force_option
+@acting_option
 @json_option
-def fail(todo_id: str, result: str | None, force: bool, as_json: bool) -> None:
-    """End the attempt as failed: it is tried again later, or becomes a dead letter."""
+def fail(todo_id: str, result: str | None, force: bool, actor: str | None, as_json: bool) -> None:
+    """End the attempt as failed: it is tried again later, or becomes a dead letter.
+
+    Example: switchboard todo fail ID --result '"the report is gone"'
+    """
     _move(
-        "switchboard.fail_any_endpoint(p_id => %s, p_result => %s::jsonb, p_force => %s)",
-        [todo_id, json_argument(result, "result"), force],
+        "switchboard.fail_any_endpoint(p_id => %(id)s, p_result => %(result)s::jsonb,"
+        " p_force => %(force)s, p_actor_human_id => %(actor)s)",
+        {"id": todo_id, "result": json_argument(result, "result"), "force": force},
+        actor,
         as_json,
     )
 
@@ -181,27 +292,46 @@ def fail(todo_id: str, result: str | None, force: bool, as_json: bool) -> None:
 @todo.command("release")
 @click.argument("todo_id", metavar="ID")
 @force_option
+@acting_option
 @json_option
-def release(todo_id: str, force: bool, as_json: bool) -> None:
-    """Give a claimed todo back."""
-    _move("switchboard.release_any_endpoint(p_id => %s, p_force => %s)", [todo_id, force], as_json)
+def release(todo_id: str, force: bool, actor: str | None, as_json: bool) -> None:
+    """Give a claimed todo back.
+
+    Example: switchboard todo release ID --force
+    """
+    _move(
+        "switchboard.release_any_endpoint(p_id => %(id)s, p_force => %(force)s,"
+        " p_actor_human_id => %(actor)s)",
+        {"id": todo_id, "force": force},
+        actor,
+        as_json,
+    )
 
 
 @todo.command("retry")
 @click.argument("todo_id", metavar="ID")
+@acting_option
 @json_option
-def retry(todo_id: str, as_json: bool) -> None:
-    """Start a failed todo afresh, dead letters included."""
-    _move("switchboard.retry_any_endpoint(p_id => %s)", [todo_id], as_json)
+def retry(todo_id: str, actor: str | None, as_json: bool) -> None:
+    """Start a failed todo afresh, dead letters included.
+
+    Example: switchboard todo retry ID
+    """
+    _move(
+        "switchboard.retry_any_endpoint(p_id => %(id)s, p_actor_human_id => %(actor)s)",
+        {"id": todo_id},
+        actor,
+        as_json,
+    )
 
 
-_FIND: LiteralString = "select switchboard.find_endpoint(%s)"
-
-
-def _move(call: LiteralString, parameters: list[Any], as_json: bool) -> None:
+def _move(
+    call: LiteralString, parameters: dict[str, Any], actor: str | None, as_json: bool
+) -> None:
     """One transition, and what the todo is now."""
     with operate(settings()) as (operator, _):
-        row = operator.row("select " + FIELDS + " from " + call, parameters)
+        person = human_id(operator, actor) if actor is not None else None
+        row = operator.row("select " + FIELDS + " from " + call, {**parameters, "actor": person})
     printing.result({"todo": row}, as_json, [_now(row)])
 
 

@@ -31,6 +31,8 @@ def up(as_json: bool) -> None:
     """Run everything: database, migrations, a first endpoint, the server.
 
     Without SWITCHBOARD_DATABASE_URL the database is an embedded PostgreSQL in the data folder.
+
+    Example: switchboard up
     """
     from switchboard import serving  # costs half a second that other commands need not pay
 
@@ -45,10 +47,12 @@ def up(as_json: bool) -> None:
             keys = settings.secret_keys or folder.make_secret_key()
             file_name = first.file_for(settings.database_url)
             made = first.ensure(operator_url, gateway_url, folder, Keyring(keys), file_name)
+            url = settings.public_url
+            link = first.sign_in_link(operator_url, url)
 
             def ready() -> None:
-                facts = welcome.facts(settings.public_url, made, psql)
-                printing.result(facts, as_json, welcome.lines(settings.public_url, made, psql))
+                facts = welcome.facts(url, made, psql, link)
+                printing.result(facts, as_json, welcome.lines(url, made, psql, link=link))
 
             listen_url = settings.listen_url or gateway_url
             serving.serve(
@@ -103,7 +107,10 @@ def _interruptible() -> Iterator[None]:
 @click.command()
 @json_option
 def serve(as_json: bool) -> None:
-    """Run the server alone, on the database of SWITCHBOARD_DATABASE_URL."""
+    """Run the server alone, on the database of SWITCHBOARD_DATABASE_URL.
+
+    Example: switchboard serve
+    """
     from switchboard import serving
 
     settings = read_settings()
@@ -133,6 +140,8 @@ def migrate(url: str | None, break_lock: bool, as_json: bool) -> None:
 
     Safe to repeat, and to run while everything runs. It needs a direct connection
     (SWITCHBOARD_LISTEN_URL is preferred, where the database URL is a pooler's).
+
+    Example: switchboard migrate --url postgresql://deploy@db.example.org/switchboard
     """
     settings = (
         read_settings()
@@ -165,7 +174,10 @@ def migrate(url: str | None, break_lock: bool, as_json: bool) -> None:
 @click.command()
 @json_option
 def tick(as_json: bool) -> None:
-    """Sweep now, for schedulers: each sweep runs at most once in 30 s, whoever asks."""
+    """Sweep now, for schedulers: each sweep runs at most once in 30 s, whoever asks.
+
+    Example: switchboard tick
+    """
     with operate(read_settings()) as (operator, _):
         swept = operator.value("select switchboard.tick()") or {}
     lines = [f"{name}: {count}" for name, count in swept.items()]
@@ -176,7 +188,10 @@ def tick(as_json: bool) -> None:
 @click.option("--stall", is_flag=True, help="Another one: a queue that stalls is nudged.")
 @json_option
 def demo(stall: bool, as_json: bool) -> None:
-    """The main job once: a signed webhook in, an MCP agent completes it. Leaves nothing behind."""
+    """The main job once: a signed webhook in, an MCP agent completes it. Leaves nothing behind.
+
+    Example: switchboard demo --stall
+    """
     from switchboard import demo as main_job
     from switchboard import demo_stall
 

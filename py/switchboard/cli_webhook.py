@@ -14,7 +14,7 @@ import click
 from switchboard import printing
 from switchboard.cli_database import Operator, operate
 from switchboard.cli_database import keyring as keys_of
-from switchboard.cli_options import json_option, settings
+from switchboard.cli_options import ENDPOINT, json_option, settings
 from switchboard.errors import Problem
 from switchboard.receivers import Minted, minted
 from switchboard.secrets import Keyring
@@ -128,7 +128,7 @@ def webhook() -> None:
 
 
 @webhook.command("create")
-@click.argument("endpoint")
+@click.argument("endpoint", type=ENDPOINT)
 @click.option("-q", "--queue", required=True, help="Where its todos go.")
 @click.option("--source-type", default="github", show_default=True, help="Who sends: " + KINDS)
 @secret_option
@@ -151,21 +151,24 @@ def webhook_create(
 
 
 @webhook.command("list")
-@click.argument("endpoint")
+@click.argument("endpoint", type=ENDPOINT, required=False)
 @json_option
-def webhook_list(endpoint: str, as_json: bool) -> None:
-    """List the receivers of an endpoint, without addresses and secrets.
+def webhook_list(endpoint: str | None, as_json: bool) -> None:
+    """List the receivers of an endpoint, or all, without addresses and secrets.
 
     Example: switchboard webhook list agent
     """
     with operate(settings()) as (operator, _):
         rows = operator.rows(
-            "select webhook_id, source_type, target_queue, trust_mode, held, routes,"
-            " previous_valid_until, created_at"
-            " from switchboard.list_webhooks(p_endpoint_id => %s)",
-            [endpoint_id(operator, endpoint)],
+            "select e.slug as endpoint, w.webhook_id, w.source_type, w.target_queue, w.trust_mode,"
+            " w.held, w.routes, w.previous_valid_until, w.created_at"
+            " from switchboard.list_endpoints() e"
+            " cross join lateral switchboard.list_webhooks(p_endpoint_id => e.endpoint_id::text) w"
+            " where %s::uuid is null or e.endpoint_id = %s::uuid",
+            [endpoint_id(operator, endpoint)] * 2,
         )
     columns = (
+        "endpoint",
         "webhook_id",
         "source_type",
         "target_queue",
@@ -234,16 +237,31 @@ def webhook_hold(webhook_id: str, off: bool, as_json: bool) -> None:
 
     Example: switchboard webhook hold WEBHOOK
     """
+    _hold(webhook_id, not off, as_json)
+
+
+def _hold(webhook_id: str, held: bool, as_json: bool) -> None:
     with operate(settings()) as (operator, _):
         answer = operator.value(
             "select switchboard.hold_webhook(p_webhook_id => %s, p_held => %s)",
-            [webhook_id, not off],
+            [webhook_id, held],
         )
     lines = ["Held: from now on its deliveries wait in quarantine. See them, let them through:"]
     if not answer["held"]:
         lines = ["Not held: its deliveries become work again. What is in quarantine stays there:"]
     lines += ["  switchboard quarantine list", "  switchboard quarantine release ID…"]
     printing.result(answer, as_json, lines)
+
+
+@webhook.command("unhold")
+@click.argument("webhook_id", metavar="WEBHOOK")
+@json_option
+def webhook_unhold(webhook_id: str, as_json: bool) -> None:
+    """Let the deliveries of a receiver through again; the same as `webhook hold --off`.
+
+    Example: switchboard webhook unhold WEBHOOK
+    """
+    _hold(webhook_id, False, as_json)
 
 
 @webhook.command("counts")

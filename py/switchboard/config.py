@@ -29,6 +29,7 @@ DEFAULT_PORT = 8460
 DEFAULT_DATA_DIR = Path(".switchboard")
 DEFAULT_OUTBOUND_PORTS = (443, 8443)
 SECRET_KEY_BYTES = 32
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 N = TypeVar("N", int, float)
 
@@ -67,12 +68,16 @@ class Settings:
         tick_interval: the server sweeps when the last sweep is older than this.
         max_sessions: MCP sessions of this process.
         endpoint_sessions: MCP sessions of one endpoint.
+        board_streams: live boards that may be open at a time, of all people.
         mcp_handshake_only: refuse MCP versions without sessions, on which nothing can be pushed.
         session_idle_timeout: an MCP session without traffic ends after this.
         shutdown_timeout: how long open requests may take to end after SIGTERM.
         log_format: ``json`` or ``text``.
         log_level: ``debug``, ``info``, ``warning`` or ``error``.
         metrics_token: bearer token of /metrics; empty turns the route off.
+        oidc_issuer: of the OpenID provider that people may sign in with; empty: there is none.
+        oidc_name: what the button that leads there says.
+        oidc_client_id, oidc_client_secret: what the provider calls this server.
     """
 
     database_url: str = field(default="", repr=False)
@@ -103,12 +108,17 @@ class Settings:
     tick_interval: float = 30.0
     max_sessions: int = 10_000
     endpoint_sessions: int = 256
+    board_streams: int = 500
     mcp_handshake_only: bool = True
     session_idle_timeout: float = 600.0
     shutdown_timeout: float = 3.0
     log_format: str = "json"
     log_level: str = "info"
     metrics_token: str = field(default="", repr=False)
+    oidc_issuer: str = ""
+    oidc_name: str = ""
+    oidc_client_id: str = ""
+    oidc_client_secret: str = field(default="", repr=False)
 
     def with_port(self, port: int) -> Settings:
         """The same settings once port 0 became a real one; what follows from it is derived anew."""
@@ -127,6 +137,8 @@ class Settings:
     def __post_init__(self) -> None:
         """Fill what follows from other fields, for settings that are built by hand, too."""
         fill = object.__setattr__
+        if not self.oidc_name:
+            fill(self, "oidc_name", urlsplit(self.oidc_issuer).netloc)
         if not self.listen_url:
             fill(self, "listen_url", self.database_url)
         fill(self, "public_url", self.public_url.rstrip("/"))
@@ -154,7 +166,7 @@ class Settings:
             public_url=read.url("PUBLIC_URL", f"http://{_display_host(host)}:{port}"),
             host=host,
             port=port,
-            secret_keys=parse_secret_keys(read.text("SECRET_KEY", "")),
+            secret_keys=parse_secret_keys(read.secret("SECRET_KEY")),
             data_dir=Path(read.text("DATA", str(DEFAULT_DATA_DIR))).expanduser(),
             allowed_hosts=read.words("ALLOWED_HOSTS"),
             allowed_origins=read.words("ALLOWED_ORIGINS"),
@@ -177,12 +189,14 @@ class Settings:
             tick_interval=read.number("TICK_INTERVAL", 30.0, 1, 3600),
             max_sessions=read.integer("MAX_SESSIONS", 10_000, 1, 1_000_000),
             endpoint_sessions=read.integer("ENDPOINT_SESSIONS", 256, 1, 1_000_000),
+            board_streams=read.integer("BOARD_STREAMS", 500, 1, 100_000),
             mcp_handshake_only=read.flag("MCP_HANDSHAKE_ONLY", True),
             session_idle_timeout=read.number("SESSION_IDLE_TIMEOUT", 600.0, 1, 604_800),
             shutdown_timeout=read.number("SHUTDOWN_TIMEOUT", 3.0, 0.1, 300),
             log_format=read.log_format(),
             log_level=read.choice("LOG_LEVEL", "info", ("debug", "info", "warning", "error")),
-            metrics_token=read.text("METRICS_TOKEN", ""),
+            metrics_token=read.secret("METRICS_TOKEN"),
+            **read.provider(),
         )
 
 
@@ -219,6 +233,19 @@ class _Reader:
 
     def text(self, name: str, default: str) -> str:
         return self._env.get(f"SWITCHBOARD_{name}", "").strip() or default
+
+    def secret(self, name: str) -> str:
+        """The value, or what is in the file that SWITCHBOARD_<name>_FILE names."""
+        value, path = self.text(name, ""), self.text(f"{name}_FILE", "")
+        if not path:
+            return value
+        if value:
+            raise ConfigError(f"Set SWITCHBOARD_{name} or SWITCHBOARD_{name}_FILE, not both.")
+        try:
+            return Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is not text"
+            raise ConfigError(f"SWITCHBOARD_{name}_FILE: {path} cannot be read ({why}).") from None
 
     def words(self, name: str) -> tuple[str, ...]:
         return tuple(self.text(name, "").replace(",", " ").split())
@@ -279,12 +306,36 @@ class _Reader:
 
     def url(self, name: str, default: str) -> str:
         value = self.text(name, default)
-        parts = urlsplit(value)
+        try:
+            parts = urlsplit(value)
+        except ValueError:
+            parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
             raise ConfigError(
                 f"SWITCHBOARD_{name}: an address such as https://queue.example.org is expected."
             )
         return value
+
+    def provider(self) -> dict[str, str]:
+        """The OpenID provider: its three settings, or none of them."""
+        issuer, name = self.text("OIDC_ISSUER", ""), self.text("OIDC_NAME", "")
+        client_id, secret = self.text("OIDC_CLIENT_ID", ""), self.secret("OIDC_CLIENT_SECRET")
+        if not (issuer or client_id or secret):
+            return {}
+        if not (issuer and client_id and secret):
+            raise ConfigError(
+                "SWITCHBOARD_OIDC_ISSUER, SWITCHBOARD_OIDC_CLIENT_ID and "
+                "SWITCHBOARD_OIDC_CLIENT_SECRET are expected together."
+            )
+        parts = urlsplit(self.url("OIDC_ISSUER", ""))
+        if parts.scheme != "https" and parts.hostname not in LOOPBACK:
+            raise ConfigError("SWITCHBOARD_OIDC_ISSUER: an https address is expected.")
+        return {
+            "oidc_issuer": issuer,
+            "oidc_name": name,
+            "oidc_client_id": client_id,
+            "oidc_client_secret": secret,
+        }
 
     def database(self, name: str) -> str:
         value = self.text(name, "")

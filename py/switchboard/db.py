@@ -53,14 +53,25 @@ STILL_VALID: LiteralString = (
 # The body is the request's own text, for numbers to stay exact.
 CALL_API: LiteralString = (
     "select switchboard.call_api(%s, %s, jsonb_build_object("
-    "'path', %s::jsonb, 'query', %s::jsonb, 'body', %s::jsonb))::text,"
+    "'path', %s::jsonb, 'query', %s::jsonb, 'body', %s::jsonb, 'shell', %s::jsonb))::text,"
     " switchboard.authenticate_operator(%s) ->> 'human'"
 )
 AUTHENTICATE_OPERATOR: LiteralString = "select switchboard.authenticate_operator(%s) ->> 'human'"
 API_OPERATIONS: LiteralString = (
-    "select name, method, path, description, input, required, answer, body_limit"
+    "select name, method, path, description, input, required, answer, body_limit, shell"
     " from switchboard.api_operations()"
 )
+API_SHAPES: LiteralString = "select name, description, shape from switchboard.api_shapes()"
+OPERATORS: LiteralString = (
+    "select array(select switchboard.authenticate_operator(digest) ->> 'human_id'"
+    " from unnest(%s::bytea[]) with ordinality as held(digest, place) order by place)"
+)
+CALL_BOARD: LiteralString = "select switchboard.call_board(%s, %s, %s::jsonb)"
+BOARD_CHANGES: LiteralString = "select switchboard.board_changes()"
+OPEN_BY_TOKEN: LiteralString = "select switchboard.open_session_by_token(%s, %s)"  # noqa: S105
+OPEN_BY_LINK: LiteralString = "select switchboard.open_session_by_link(%s, %s)"
+OPEN_BY_IDENTITY: LiteralString = "select switchboard.open_session_by_identity(%s, %s, %s)"
+CLOSE_SESSION: LiteralString = "select switchboard.close_session(%s)"
 METRIC_COLLECTORS: LiteralString = "select switchboard.metric_collectors()"
 METRICS: LiteralString = "select name, kind, help, labels, value from switchboard.metrics(%s)"
 WEBHOOK_FOR: LiteralString = "select switchboard.webhook_for(%s)"
@@ -74,6 +85,8 @@ DOORBELLS: LiteralString = (
     "select switchboard.doorbells(%s, %s, %s, %s)"
     " from set_config('synchronous_commit', 'off', true)"
 )
+NOTE_PRESENCE: LiteralString = "select switchboard.note_presence(%s, %s::jsonb, %s::text[])"
+END_PRESENCE: LiteralString = "select switchboard.end_presence(%s)"
 RETURN_DOORBELLS: LiteralString = "select switchboard.return_doorbells(%s, %s::text[])"
 RELEASE: LiteralString = "select switchboard.release(%s, %s, %s, %s)::text"
 COUNT_DELIVERIES: LiteralString = "select switchboard.count_deliveries(%s::jsonb)"

@@ -33,7 +33,7 @@ UNSTORABLE = (
     "the arguments hold something that cannot be stored (a NUL character, half of a surrogate "
     "pair, a number out of range, too deep a nesting): remove it and call again"
 )
-_TRY_AGAIN_STATES = ("40001", "40P01", "55P03", "57014")
+_TRY_AGAIN_STATES = ("25006", "40001", "40P01", "55P03", "57014")  # 25006: a standby, read-only
 _TRY_AGAIN_CLASSES = ("08", "53", "57", "58")
 _UNSTORABLE_STATES = ("22P02", "22P05", "22021", "22032", "54001", "54000", "22003")
 

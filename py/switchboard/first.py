@@ -17,11 +17,13 @@ from psycopg.rows import dict_row
 
 from switchboard import db
 from switchboard.cli_database import Operator
+from switchboard.cli_human import make_link
 from switchboard.cli_webhook import make_webhook
 from switchboard.datafolder import DataFolder
 from switchboard.secrets import Keyring, digest
 
 HUMAN, SLUG, QUEUE, WEBHOOK_QUEUE = "operator", "agent", "inbox", "github"
+LINK_MINUTES = 60
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,24 @@ def ensure(
     return First(**known, valid=_authenticates(gateway_url, known["slug"], known["credential"]))
 
 
+def sign_in_link(operator_url: str, public_url: str) -> str | None:
+    """A new link that signs the newcomer in to the board, once, within an hour.
+
+    Args:
+        operator_url: the database, under the login of an operator.
+        public_url: of the server.
+
+    Returns:
+        None when there is nobody of the name that ``ensure`` gives.
+    """
+    with psycopg.connect(db.dsn(operator_url), autocommit=True, row_factory=dict_row) as connection:
+        operator = Operator(connection)
+        person = _person(operator)
+        if person is None:
+            return None
+        return str(make_link(operator, public_url, person, LINK_MINUTES)["url"])
+
+
 def file_for(database_url: str) -> str:
     """The file's name: one per configured database, so that none overwrites another's."""
     if not database_url:
@@ -78,9 +98,13 @@ def file_for(database_url: str) -> str:
     return f"first-{hashlib.sha256(place.encode()).hexdigest()[:12]}.json"
 
 
-def _make(operator: Operator, keys: Keyring) -> dict[str, Any]:
+def _person(operator: Operator) -> Any:
     people = operator.rows("select id, name from switchboard.list_humans()")
-    person = next((row["id"] for row in people if row["name"] == HUMAN), None)
+    return next((row["id"] for row in people if row["name"] == HUMAN), None)
+
+
+def _make(operator: Operator, keys: Keyring) -> dict[str, Any]:
+    person = _person(operator)
     if person is None:
         person = operator.value("select id from switchboard.create_human(p_name => %s)", [HUMAN])
     row = operator.row(

@@ -19,7 +19,11 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 
+from switchboard.access import Access
 from switchboard.auth import Authenticator
+from switchboard.board import Board
+from switchboard.board_render import Render
+from switchboard.board_session import BoardSessions
 from switchboard.connections import BoundedProtocol, allowed
 from switchboard.db import Database
 from switchboard.dispatcher import Dispatcher
@@ -32,7 +36,9 @@ from switchboard.limits import RateLimit
 from switchboard.listener import CONTROL, OUTBOX, READY, Listener
 from switchboard.mcp_server import Gate, build_server
 from switchboard.metrics import Metrics
+from switchboard.operations import Operations
 from switchboard.outbound import Outbound
+from switchboard.presence import Presence
 from switchboard.receiver_cache import ReceiverCache
 from switchboard.rest import PREFIX, Rest
 from switchboard.secrets import Keyring
@@ -66,6 +72,7 @@ def create_app(settings: Settings) -> Starlette:
     Args:
         settings: with a ``database_url``.
     """
+    https = settings.public_url.startswith("https:")
     database = Database(settings)
     keyring = Keyring(settings.secret_keys)
     failures = RateLimit(settings.failure_rate, settings.failure_burst)
@@ -90,6 +97,7 @@ def create_app(settings: Settings) -> Starlette:
         settings.endpoint_sessions,
         waiting.lines,
     )
+    presence = Presence(database, sessions)
     doorbell = Doorbell(database, sessions, at_once)
     gate = Gate(
         manager,
@@ -114,8 +122,15 @@ def create_app(settings: Settings) -> Starlette:
         settings.webhook_body_limit,
     )
 
+    operations = Operations(database, keyring, settings.public_url, outbound)
+    render = Render()
+    humans = BoardSessions(
+        database, failures, render, settings.public_url, settings.oidc_name or None
+    )
     rest = Rest(
         database,
+        operations,
+        humans,
         failures,
         RateLimit(settings.mcp_rate, settings.mcp_burst),
         settings.public_url,
@@ -138,7 +153,16 @@ def create_app(settings: Settings) -> Starlette:
         settings.listen_url,
         {CONTROL: changed, READY: ready, OUTBOX: lambda _: dispatcher.wake()},
     )
-    health = Health(database, listener)
+    health = Health(database, listener, sessions)
+    board = Board(
+        database,
+        humans,
+        operations,
+        render,
+        health.facts,
+        settings.board_streams,
+        https=https,
+    )
     ticker = Ticker(database, settings.tick_interval)
 
     @asynccontextmanager
@@ -153,6 +177,8 @@ def create_app(settings: Settings) -> Starlette:
             _start(doorbell.run()),
             _start(ticker.run()),
             _start(tally.run()),
+            _start(presence.run()),
+            _start(board.streams.run()),
         ]
         try:
             async with manager.run():
@@ -167,14 +193,18 @@ def create_app(settings: Settings) -> Starlette:
             await waiting.close()
             await doorbell.close()
             await tally.close()
+            await presence.close()
             await database.close()
 
-    async def refuse(_: Request, error: Exception) -> Response:
+    async def refuse(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         problem = NOTHING_HERE.get(HTTPStatus(status)) or Problem(
             "invalid_argument", HTTPStatus(status).phrase, status=status
         )
-        response = problem_response(problem, database.errors)
+        if "text/html" in request.headers.get("accept", ""):
+            response = board.sorry(problem)
+        else:
+            response = problem_response(problem, database.errors)
         response.headers.update(getattr(error, "headers", None) or {})
         return response
 
@@ -186,14 +216,17 @@ def create_app(settings: Settings) -> Starlette:
             *([Route("/metrics", metrics.show)] if settings.metrics_token else []),
             Route("/healthz", health.alive),
             Route("/readyz", health.ready),
+            *_ways_in(settings, humans),
+            *board.routes(),
         ],
         middleware=[
+            Middleware(Access),
             Middleware(
                 Guard,
                 hosts=settings.allowed_hosts,
                 origins=settings.allowed_origins,
-                https=settings.public_url.startswith("https:"),
-            )
+                https=https,
+            ),
         ],
         exception_handlers={HTTPException: refuse},
         lifespan=lifespan,
@@ -203,7 +236,17 @@ def create_app(settings: Settings) -> Starlette:
     app.state.listener = listener
     app.state.waiting = waiting
     app.state.dispatcher = dispatcher
+    app.state.streams = board.streams
     return app
+
+
+def _ways_in(settings: Settings, humans: BoardSessions) -> list[Route]:
+    """How people sign in; the library of a provider is loaded only where there is one."""
+    if not settings.oidc_issuer:
+        return humans.routes()
+    from switchboard.oidc import OidcSignIn
+
+    return OidcSignIn(settings, humans).routes() + humans.routes()
 
 
 def uvicorn_config(settings: Settings) -> uvicorn.Config:

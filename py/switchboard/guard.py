@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-]
+HEADERS = [(b"x-content-type-options", b"nosniff")]
 DEFAULT_HEADERS = [
+    (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from switchboard import __version__
 from switchboard.guard import json_response
 
 if TYPE_CHECKING:
@@ -20,17 +21,19 @@ if TYPE_CHECKING:
 
     from switchboard.db import Database
     from switchboard.listener import Listener
+    from switchboard.sessions import Sessions
 
 KEEP_SECONDS = 1.0
 LATE_SECONDS = 120.0
 
 
 class Health:
-    """Answers both routes."""
+    """Answers both routes, and says to the board what only this process knows."""
 
-    def __init__(self, database: Database, listener: Listener) -> None:
+    def __init__(self, database: Database, listener: Listener, sessions: Sessions) -> None:
         self._database = database
         self._listener = listener
+        self._sessions = sessions
         self._lock = asyncio.Lock()
         self._asked_at = float("-inf")
         self._age: float | None = None
@@ -59,6 +62,26 @@ class Health:
             "code": "unavailable",
         }
         return json_response({**problem, **body}, 503, {"Retry-After": "5"})
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Rows for the board's page of health: name, value, level and, if one is needed, a note."""
+        state = self._listener.state
+        hears = state == "listening"
+        return [
+            {"name": "Switchboard", "value": __version__, "level": "ok", "note": None},
+            {
+                "name": "Listener",
+                "value": state,
+                "level": "ok" if hears else "warning",
+                "note": None if hears else "bells and waiting calls look every few seconds",
+            },
+            {
+                "name": "Agents' sessions here",
+                "value": str(len(self._sessions)),
+                "level": "ok",
+                "note": None,
+            },
+        ]
 
     async def _ask(self) -> None:
         try:

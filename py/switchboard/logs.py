@@ -1,36 +1,105 @@
 """Log lines: one JSON object each, on standard error, with nothing secret in it.
 
 What is logged is chosen field by field; as a second net, everything that looks like a credential,
-a signing secret or a webhook address is masked in the finished line, third-party messages
-included.
+a signing secret, a password in an address or a webhook address is masked in the finished line,
+third-party messages included.
+
+A request has one line. What serves it says how it went, with ``event(…, ms=…)``; while ``access``
+follows a request, that is kept and becomes part of its line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
 import sys
 import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from switchboard.config import Settings
 
 _events = logging.getLogger("switchboard.events")
-_SECRET = re.compile(r"\b(sb[a-z]_|whsec_)[A-Za-z0-9_+/=-]{8,}|(/webhooks/w/)[^\s\"'\\?#]+")
-_CHATTY = ("mcp", "sse_starlette", "uvicorn.access", "psycopg.pool", "httpx2", "httpcore2")
+_SECRET = re.compile(
+    r"""\b(sb[a-z]_|whsec_)[A-Za-z0-9_+/=-]{8,}
+    |(/webhooks/w/|/sign-in/(?!oidc\b))(?!\{)[^\s"'\\?#]+
+    |(\b(?i:bearer|basic)\ )[^\s"'\\,]{8,}
+    |([?&](?:code|state|token|access_token|id_token|secret|password)=)[^\s"'\\&#]+
+    |(://[^\s"'\\/@:]*:)[^\s"'\\/@]+(?=@)""",
+    re.VERBOSE,
+)
+# Most lines hold none of these, and are not searched.
+_HINTS = ("sb", "whsec_", "/w/", "/sign-in/", "earer", "EARER", "asic ", "ASIC ", "?", "://")
+_CHATTY = (
+    "mcp",
+    "sse_starlette",
+    "uvicorn.access",
+    "psycopg.pool",
+    "httpx2",
+    "httpcore2",
+    "authlib",
+)
+
+
+@dataclass
+class Line:
+    """The line of a request, while it is served.
+
+    Attributes:
+        name: of the event; what serves the request may have a better one than ``http.request``.
+        fields: what is known about it.
+        is_told: whether the request is over, or what serves it has said how it went.
+    """
+
+    name: str = "http.request"
+    fields: dict[str, Any] = field(default_factory=dict)
+    is_told: bool = False
+
+
+_line: ContextVar[Line | None] = ContextVar("line", default=None)
 
 
 def mask(text: str) -> str:
     """Replace what looks like a secret, keeping its recognisable start."""
-    return _SECRET.sub(lambda found: (found[1] or found[2]) + "***", text)
+    if not any(hint in text for hint in _HINTS):
+        return text
+    return _SECRET.sub(lambda found: str(found[found.lastindex or 0]) + "***", text)
+
+
+def wanted() -> bool:
+    """Whether events are logged at all."""
+    return _events.isEnabledFor(logging.INFO)
 
 
 def event(name: str, **fields: Any) -> None:
-    """Log that something happened, for example ``event("mcp.call", endpoint="alpha", ms=1.2)``."""
-    if _events.isEnabledFor(logging.INFO):
+    """Log that something happened, for example ``event("mcp.call", endpoint="alpha", ms=1.2)``.
+
+    An event that took time (``ms``) while a request is served is how that request went: it is
+    part of the request's line, once.
+    """
+    line = _line.get() if "ms" in fields else None
+    if line is not None and not line.is_told:
+        line.name, line.fields, line.is_told = name, fields, True
+    elif wanted():
         _events.info(name, extra={"fields": fields})
+
+
+@contextlib.contextmanager
+def one_line() -> Iterator[Line]:
+    """Collect what is said about the request that is served inside; who opens it writes it."""
+    line = Line()
+    before = _line.set(line)
+    try:
+        yield line
+    finally:
+        line.is_told = True  # tasks that outlive the request still see it
+        _line.reset(before)
 
 
 def milliseconds(since: float) -> float:

@@ -32,6 +32,7 @@ from switchboard.errors import Problem, own, rate_limited, unavailable
 from switchboard.guard import problem_response
 from switchboard.jsonrpc import SESSION_HEADER
 from switchboard.limits import RateLimit, read_body
+from switchboard.presence import client_name
 from switchboard.stream import Stream
 from switchboard.waiting import ARGUMENT, Line
 
@@ -249,7 +250,7 @@ class Gate:
             self._sessions.cancel(session, given_up)
         if SESSION_HEADER not in headers and self._sessions.is_full(caller):
             raise Problem("unavailable", FULL, retry_after=30)
-        scope["state"] |= {"text": text, "line": line}
+        scope["state"] |= {"text": text, "line": line, "client": client_name(message)}
         await self._hand_over(caller, body, scope, receive, send)
 
     async def _hand_over(
@@ -273,7 +274,7 @@ class Gate:
                 opened = Headers(raw=message["headers"]).get(SESSION_HEADER)
                 if opened and opened not in Headers(scope=scope).getlist(SESSION_HEADER):
                     if state.get("initialized"):
-                        self._sessions.add(opened, caller)
+                        self._sessions.add(opened, caller, state["client"])
                     elif message["status"] < 400:
                         stray = opened
             await send(message)

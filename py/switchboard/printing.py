@@ -76,6 +76,11 @@ def _short(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ",".join(value)
     text = str(value) if isinstance(value, str | UUID) else as_json(value)
+    return visible(text)
+
+
+def visible(text: str) -> str:
+    """Text for a terminal, which must not obey what others wrote."""
     return "".join(character if character.isprintable() else "·" for character in text)
 
 

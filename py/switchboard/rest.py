@@ -1,11 +1,11 @@
-"""The REST interface: ``/api/v1/…``, for humans with an operator token.
+"""The REST interface: ``/api/v1/…``, for humans with an operator token, or signed in at the board.
 
-No operation is named here. The routes, and the OpenAPI document, are made from the register in the
-database (``api_operations()``): method, path, arguments and where each comes from. A call is one
-round trip, ``call_api()``, which authenticates, checks, runs and answers. What the shell adds is
-what a database cannot do: read a body that is JSON, an object, not too deep and without a name
-twice, and turn answers into HTTP. The body goes to the database as it was written, so that numbers
-stay exact.
+No operation is named here. The routes, and the OpenAPI document (``openapi``), are made from the
+register in the database (``api_operations()``): method, path, arguments and where each comes from.
+``operations`` makes the call. What is done here is HTTP: find out who calls, read a body that is
+JSON, an object, not too deep and without a name twice, and turn answers into responses. Who comes
+with the cookie of the board proves with X-CSRF-Token, and the Origin, that it is the board's page
+that asks, unless nothing is changed.
 """
 
 from __future__ import annotations
@@ -14,27 +14,31 @@ import json
 import re
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from switchboard import __version__, logs
+from switchboard import logs
 from switchboard.auth import bearer
-from switchboard.db import API_OPERATIONS, AUTHENTICATE_OPERATOR, CALL_API, Database
+from switchboard.db import API_SHAPES, ERROR_TABLE, Database
 from switchboard.errors import Problem, own, rate_limited, unavailable
 from switchboard.guard import json_response, problem_response
 from switchboard.limits import ClientGone, read_body
+from switchboard.openapi import openapi
 from switchboard.secrets import digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from starlette.routing import BaseRoute
     from starlette.types import Receive, Scope, Send
 
+    from switchboard.board_session import BoardSessions
     from switchboard.limits import RateLimit
+    from switchboard.operations import Operation, Operations
 
 PREFIX = "/api/v1"
 MAX_DEPTH = 64
@@ -44,45 +48,37 @@ TOKEN = re.compile(rb"sbo_[A-Za-z0-9_-]{43}")
 NOT_AN_OBJECT = "the body must be one JSON object: {…}, without a name twice, at most 64 deep"
 NOT_JSON = "the body must be JSON: send Content-Type application/json"
 TWICE = "may be given once"
-
-
-class Operation(NamedTuple):
-    """A row of the register.
-
-    Attributes:
-        name: what the database calls it.
-        method, path: where it is.
-        description: for the OpenAPI document.
-        arguments: JSON Schema properties, each with ``in``.
-        required: those that must be given.
-        answer: a field that its answer has.
-        body_limit: bytes; 0: it takes no body.
-    """
-
-    name: str
-    method: str
-    path: str
-    description: str
-    arguments: Mapping[str, Mapping[str, Any]]
-    required: tuple[str, ...]
-    answer: str
-    body_limit: int
+SAFE = ("GET", "HEAD")
+FORGED = (
+    "with the cookie of the board, X-CSRF-Token has to be the token of one of its pages, and the "
+    "request has to come from there: reload the page, or use an operator token"
+)
 
 
 class Rest:
     """ASGI application below ``/api/v1``.
 
     Args:
-        database: where the operations are.
-        failures: how often an address may fail; then only tokens that were proven are looked at.
-        rate: calls per token.
+        database: what the shapes of answers come from, and what errors mean.
+        operations: what can be called.
+        sessions: the cookies of the board.
+        failures: how often an address may fail; then only secrets that were proven are looked at.
+        rate: calls per token or session.
         public_url: of this server, for the OpenAPI document.
     """
 
     def __init__(
-        self, database: Database, failures: RateLimit, rate: RateLimit, public_url: str
+        self,
+        database: Database,
+        operations: Operations,
+        sessions: BoardSessions,
+        failures: RateLimit,
+        rate: RateLimit,
+        public_url: str,
     ) -> None:
         self._database = database
+        self._operations = operations
+        self._sessions = sessions
         self._failures = failures
         self._rate = rate
         self._public_url = public_url
@@ -101,8 +97,10 @@ class Rest:
             await router({**scope, "root_path": "", "app_root_path": ""}, receive, send)
 
     async def _read_register(self) -> Router:
-        operations = [Operation(*row) for row in await self._database.rows(API_OPERATIONS)]
-        self._document = openapi(operations, self._public_url)
+        operations = list((await self._operations.register()).values())
+        shapes = await self._database.rows(API_SHAPES)
+        codes = [row[1] for row in await self._database.rows(ERROR_TABLE)]
+        self._document = openapi(operations, shapes, codes, self._public_url, self._sessions.cookie)
         by_path: dict[str, dict[str, Operation]] = {}
         for one in operations:
             by_path.setdefault(one.path, {})[one.method] = one
@@ -114,6 +112,11 @@ class Rest:
         self._router.redirect_slashes = False
         return self._router
 
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """What is served, as far as the register was read; the log names them."""
+        return self._router.routes if self._router else []
+
     async def _show(self, _: Request) -> Response:
         return json_response(self._document)
 
@@ -124,7 +127,7 @@ class Rest:
         outcome = "internal"
         try:
             response = await self._answer(operation, request, noted)
-            outcome = noted.pop("code", "ok")
+            outcome = "ok"
         except ClientGone:
             outcome = "client_gone"
             raise
@@ -142,45 +145,49 @@ class Rest:
         self, operation: Operation, request: Request, noted: dict[str, Any]
     ) -> Response:
         client = request.client.host if request.client else ""
-        token = digest(self._token(request, client))
-        if wait := self._rate.take(token.hex()):
+        secret = self._secret(request, client)
+        if wait := self._rate.take(secret.hex()):
             raise rate_limited(wait)
         try:
             parts = await _parts(operation, request)
-            text, human = await self._database.row(
-                CALL_API,
-                (token, operation.name, *parts, token),
-                repeatable=operation.method == "GET",
-            )
-        except (Problem, psycopg.Error, UnicodeEncodeError) as error:
-            known = error if isinstance(error, Problem) else self._database.errors.problem(error)
-            if known and self._database.errors.status(known.code) < 500:
-                # What is wrong with a request is nobody's business but a caller's that is known.
-                human = await self._database.value(AUTHENTICATE_OPERATOR, (token,))
-                self._judge(token, human, client)
-                noted["human"] = human
+        except (Problem, UnicodeEncodeError):
+            # What is wrong with a request is nobody's business but a caller's that is known.
+            noted["human"] = human = await self._operations.human(secret)
+            self._judge(secret, human, client)
             raise
-        self._judge(token, human, client)
-        noted["human"] = human
-        return self._response(text, noted)
+        answer = await self._operations.call(operation.name, secret, *parts)
+        noted["human"] = answer.human
+        if answer.human or not answer.problem:
+            self._judge(secret, answer.human, client)
+        if answer.problem:
+            raise answer.problem
+        return Response(answer.text, media_type="application/json")
 
-    def _token(self, request: Request, client: str) -> bytes:
-        token = bearer(request.headers.getlist("authorization"))
-        looked_at = TOKEN.fullmatch(token) is not None
-        if not (looked_at and digest(token) in self._proven) and (
-            wait := self._failures.wait(client)
-        ):
+    def _secret(self, request: Request, client: str) -> bytes:
+        """The digest of what the request opens with."""
+        given = request.headers.getlist("authorization")
+        cookie = None if given else self._sessions.secret(request)
+        if cookie is None:
+            token = bearer(given)
+            opens = digest(token) if TOKEN.fullmatch(token) else None
+        else:
+            opens = self._sessions.digest(cookie)
+        if opens not in self._proven and (wait := self._failures.wait(client)):
             raise rate_limited(wait)
-        if not looked_at:
+        if opens is None:
             raise self._refusal(client)
-        return token
+        if cookie and request.method not in SAFE:
+            sent = request.headers.get("x-csrf-token", "")
+            if not self._sessions.checks(request, cookie, sent):
+                raise Problem("forbidden", FORGED)
+        return opens
 
-    def _judge(self, token: bytes, human: str | None, client: str) -> None:
+    def _judge(self, secret: bytes, human: str | None, client: str) -> None:
         if human is None:
-            self._proven.pop(token, None)
+            self._proven.pop(secret, None)
             raise self._refusal(client)
-        self._proven[token] = None
-        self._proven.move_to_end(token)
+        self._proven[secret] = None
+        self._proven.move_to_end(secret)
         if len(self._proven) > MAX_PROVEN:
             self._proven.popitem(last=False)
 
@@ -188,18 +195,6 @@ class Rest:
         if wait := self._failures.take(client):
             return rate_limited(wait)
         return own("unauthenticated")
-
-    def _response(self, text: str, noted: dict[str, Any]) -> Response:
-        if not text.startswith('{"error": '):
-            return Response(text, media_type="application/json")
-        answer = json.loads(text)
-        error = answer["error"]
-        noted["code"] = error["code"]
-        details = {key: value for key, value in error.items() if key not in ("code", "message")}
-        problem = Problem(
-            error["code"], error["message"], details, retry_after=answer.get("retry_after")
-        )
-        return problem_response(problem, self._database.errors)
 
 
 class _Address:
@@ -216,16 +211,18 @@ class _Address:
         await response(scope, receive, send)
 
 
-async def _parts(operation: Operation, request: Request) -> tuple[str, str, str | None]:
-    """Path, query and body of a request, as JSON; the body None when there is none."""
+async def _parts(
+    operation: Operation, request: Request
+) -> tuple[dict[str, Any], dict[str, str], str | None]:
+    """Path, query and body of a request; the body is JSON text, None when there is none."""
     body = await read_body(
         request.receive,
         operation.body_limit or UNEXPECTED_BODY,
         request.headers.get("content-length"),
     )
     return (
-        json.dumps(request.path_params),
-        json.dumps(_once(request.query_params.multi_items())),
+        request.path_params,
+        _once(request.query_params.multi_items()),
         json_object(body, request.headers.get("content-type", "")) if body else None,
     )
 
@@ -285,92 +282,3 @@ def _depth(value: Any) -> int:
             inner for one in level for inner in (one.values() if isinstance(one, dict) else one)
         ]
     return depth
-
-
-def openapi(operations: Iterable[Operation], public_url: str) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of these operations."""
-    paths: dict[str, dict[str, Any]] = {}
-    for one in operations:
-        paths.setdefault(one.path, {})[one.method.lower()] = _described(one)
-    error = {
-        "type": "object",
-        "required": ["error", "code"],
-        "properties": {"error": {"type": "string"}, "code": {"type": "string"}},
-    }
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Switchboard", "version": __version__},
-        "servers": [{"url": public_url}],
-        "security": [{"operator": []}],
-        "components": {
-            "securitySchemes": {
-                "operator": {
-                    "type": "http",
-                    "scheme": "bearer",
-                    "description": "an operator token, sbo_…",
-                }
-            },
-            "responses": {
-                "Error": {
-                    "description": "Refused.",
-                    "content": {"application/json": {"schema": error}},
-                }
-            },
-        },
-        "paths": paths,
-    }
-
-
-def _described(operation: Operation) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "operationId": operation.name,
-        "summary": operation.description,
-        "parameters": [
-            {
-                "name": name,
-                "in": schema["in"],
-                "required": name in operation.required,
-                "schema": _schema(schema),
-            }
-            for name, schema in operation.arguments.items()
-            if schema["in"] in ("path", "query")
-        ],
-        "responses": {
-            "200": {
-                "description": "Done.",
-                "content": {
-                    "application/json": {
-                        "schema": {"type": "object", "required": [operation.answer]}
-                    }
-                },
-            },
-            "default": {"$ref": "#/components/responses/Error"},
-        },
-    }
-    if operation.body_limit:
-        shown["requestBody"] = {
-            "required": any(
-                schema["in"] in ("body", "whole body") and name in operation.required
-                for name, schema in operation.arguments.items()
-            ),
-            "content": {"application/json": {"schema": _body_schema(operation)}},
-        }
-    return shown
-
-
-def _body_schema(operation: Operation) -> Mapping[str, Any]:
-    for schema in operation.arguments.values():
-        if schema["in"] == "whole body":
-            whole: Mapping[str, Any] = schema["schema"]
-            return whole
-    fields = {
-        name: _schema(schema)
-        for name, schema in operation.arguments.items()
-        if schema["in"] == "body"
-    }
-    return {"type": "object", "additionalProperties": False, "properties": fields}
-
-
-def _schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    shown = {key: value for key, value in schema.items() if key != "in"}
-    return {"type": "string", **shown} if "enum" in shown else shown

@@ -45,12 +45,16 @@ class Session:
         caller: the credential that opened it.
         requests: HTTP requests being served, an open stream included.
         idle_since: monotonic time of the end of the last request.
+        since: monotonic time at which it was opened.
+        client: what its client calls itself.
     """
 
     id: str
     caller: Caller
     requests: int = 0
     idle_since: float = 0.0
+    since: float = 0.0
+    client: str | None = None
 
 
 class Sessions:
@@ -62,6 +66,9 @@ class Sessions:
         idle_timeout: seconds without traffic after which a session ends.
         per_endpoint: most sessions of one endpoint.
         lines: those of the calls that wait.
+
+    Attributes:
+        changed: is told of an endpoint whenever its sessions, or their streams, are others.
     """
 
     def __init__(
@@ -84,6 +91,7 @@ class Sessions:
         self._settled = asyncio.Event()
         self._settled.set()
         self._lines = lines
+        self.changed: Callable[[str], None] = lambda _: None
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -100,9 +108,33 @@ class Sessions:
         """Whether the caller's endpoint has as many sessions as it may have."""
         return len(self.of(caller.endpoint_id)) >= self._per_endpoint
 
-    def add(self, session_id: str, caller: Caller) -> None:
-        """Register a session that was just opened."""
-        self._sessions[session_id] = Session(session_id, caller, idle_since=self._clock())
+    def present(self) -> dict[str, list[Session]]:
+        """The live sessions of every endpoint that has any, the oldest first."""
+        found: dict[str, list[Session]] = {}
+        for session in self._sessions.values():
+            if self._lives(session.id):
+                found.setdefault(session.caller.endpoint_id, []).append(session)
+        return found
+
+    def listens(self, session: Session) -> bool:
+        """Whether the session has a stream open."""
+        return session.id in self._streams.get(session.caller.endpoint_id, {})
+
+    def now(self) -> float:
+        """The clock of ``since`` and ``idle_since``."""
+        return self._clock()
+
+    def add(self, session_id: str, caller: Caller, client: str | None = None) -> None:
+        """Register a session that was just opened.
+
+        Args:
+            session_id: the value of its Mcp-Session-Id header.
+            caller: who opened it.
+            client: what the client calls itself.
+        """
+        now = self._clock()
+        self._sessions[session_id] = Session(session_id, caller, 0, now, now, client)
+        self.changed(caller.endpoint_id)
 
     def get(self, session_id: str | None, caller: Caller) -> Session | None:
         """The live session with this id, if the caller opened it."""
@@ -128,6 +160,7 @@ class Sessions:
         """A session has opened its stream."""
         session = stream.session
         self._streams.setdefault(session.caller.endpoint_id, {})[session.id] = stream
+        self.changed(session.caller.endpoint_id)
 
     def detach(self, stream: Stream) -> None:
         """The stream has ended."""
@@ -137,6 +170,7 @@ class Sessions:
             del streams[session.id]
             if not streams:
                 del self._streams[session.caller.endpoint_id]
+            self.changed(session.caller.endpoint_id)
 
     def streams(self) -> list[Stream]:
         """Every open stream."""
@@ -174,6 +208,7 @@ class Sessions:
                 line.hang_up(refused=refused)
         for session in ended:
             self._sessions.pop(session.id, None)
+            self.changed(session.caller.endpoint_id)
             transport = self._manager._server_instances.get(session.id)
             if transport is not None:
                 await self._manager._discard_session(session.id, transport)

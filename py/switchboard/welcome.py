@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from switchboard.cli_endpoint import config_lines, mcp_config
-from switchboard.first import QUEUE, First
+from switchboard.first import HUMAN, QUEUE, First
 
 SAMPLE = {
     "action": "opened",
@@ -49,9 +49,11 @@ def command() -> str:
     return shlex.quote(str(program) if relative.startswith("..") else relative)
 
 
-def facts(public_url: str, first: First | None, psql: str | None) -> dict[str, Any]:
-    """The same for programs."""
-    found: dict[str, Any] = {"url": public_url, "psql": psql}
+def facts(
+    public_url: str, first: First | None, psql: str | None, link: str | None = None
+) -> dict[str, Any]:
+    """The same for programs; ``link`` signs in to the board, once."""
+    found: dict[str, Any] = {"url": public_url, "psql": psql, "sign_in_url": link}
     if first is not None:
         found |= {
             "mcp": mcp_config(public_url, first.slug, first.credential),
@@ -65,9 +67,15 @@ def facts(public_url: str, first: First | None, psql: str | None) -> dict[str, A
     return found
 
 
-def lines(public_url: str, first: First | None, psql: str | None) -> list[str]:
-    """The same for a person."""
-    program = command()
+def lines(
+    public_url: str,
+    first: First | None,
+    psql: str | None,
+    program: str | None = None,
+    link: str | None = None,
+) -> list[str]:
+    """The same for a person; ``program`` is what they type for this program."""
+    program = program or command()
     text = ["", f"Switchboard serves {public_url}. Stop it with ctrl-C; its data stays.", ""]
     if first is None:
         text += [
@@ -95,8 +103,24 @@ def lines(public_url: str, first: First | None, psql: str | None) -> list[str]:
             f"  {webhook_line(public_url, first)}",
             "",
         ]
+    if link is not None:
+        text += [
+            "3. See it on the board: this link signs you in, once, within an hour",
+            "",
+            f"  {link}",
+            "",
+            f"   {program} human login {HUMAN} prints another.",
+            "",
+        ]
+    else:
+        text += [
+            "3. See it on the board: this prints a link that signs in, once",
+            "",
+            f"  {program} human login NAME",
+            "",
+        ]
     text += [
-        "3. Look at it, or push a todo by hand (in another terminal)",
+        "4. Look at it, or push a todo by hand (in another terminal)",
         "",
         f"  {program} todo list",
         f"  {program} todo push agent 'Say hello' -q {QUEUE}",
@@ -105,5 +129,5 @@ def lines(public_url: str, first: First | None, psql: str | None) -> list[str]:
         "",
     ]
     if psql is not None:
-        text += ["4. The same in SQL, as a DBA", "", f"  {psql}", ""]
+        text += ["5. The same in SQL, as a DBA", "", f"  {psql}", ""]
     return text

@@ -88,8 +88,8 @@ def test_create_shows_the_secret_once_and_stores_it_sealed(run: Run, db: Sql) ->
         re.MULTILINE,
     )
     status, text = run("hook", "list", "agent", text=True)
-    assert text.splitlines()[0].split()[:4] == ["hook_id", "url", "queues", "enabled"]
-    assert [line.split()[1:4] for line in text.splitlines()[1:]] == [
+    assert text.splitlines()[0].split()[:4] == ["endpoint", "hook_id", "url", "queues"]
+    assert [line.split()[2:5] for line in text.splitlines()[1:]] == [
         [URL, "in,out", "true"],
         [URL, "all", "true"],
     ]

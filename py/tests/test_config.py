@@ -37,6 +37,7 @@ def test_defaults_are_the_documented_numbers() -> None:
         ("MCP_RATE", "inf"),
         ("PUBLIC_URL", "queue.example.org"),
         ("PUBLIC_URL", "ftp://queue.example.org"),
+        ("PUBLIC_URL", "http://[queue"),
         ("PREPARE_STATEMENTS", "perhaps"),
         ("LOG_FORMAT", "xml"),
         ("LOG_LEVEL", "loud"),
@@ -138,3 +139,36 @@ def test_log_format_is_for_programs_where_no_person_looks(monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert Settings.from_env({}).log_format == "text"
     assert Settings.from_env({"SWITCHBOARD_LOG_FORMAT": "json"}).log_format == "json"
+
+
+PROVIDER = {
+    "SWITCHBOARD_OIDC_ISSUER": "https://id.example.org/realm",
+    "SWITCHBOARD_OIDC_CLIENT_ID": "board",
+    "SWITCHBOARD_OIDC_CLIENT_SECRET": "hunter2",
+}
+
+
+def test_a_provider_is_three_settings_or_none(tmp_path: Path) -> None:
+    settings = Settings.from_env(PROVIDER)
+    assert settings.oidc_issuer == "https://id.example.org/realm"
+    assert (settings.oidc_client_id, settings.oidc_client_secret) == ("board", "hunter2")
+    assert settings.oidc_name == "id.example.org"
+    assert "hunter2" not in repr(settings)
+    named = Settings.from_env({**PROVIDER, "SWITCHBOARD_OIDC_NAME": "Example"})
+    assert named.oidc_name == "Example"
+    (tmp_path / "secret").write_text("from a file\n")
+    file = {"SWITCHBOARD_OIDC_CLIENT_SECRET_FILE": str(tmp_path / "secret")}
+    kept = {name: value for name, value in PROVIDER.items() if not name.endswith("SECRET")}
+    assert Settings.from_env({**kept, **file}).oidc_client_secret == "from a file"
+    assert Settings.from_env({}).oidc_issuer == Settings.from_env({}).oidc_name == ""
+    for missing in PROVIDER:
+        with pytest.raises(ConfigError, match="SWITCHBOARD_OIDC_CLIENT_SECRET"):
+            Settings.from_env({**PROVIDER, missing: ""})
+
+
+def test_a_provider_is_asked_over_https_but_on_this_machine() -> None:
+    for issuer in ("http://id.example.org", "ftp://id.example.org", "id.example.org", "http://[x"):
+        with pytest.raises(ConfigError, match="SWITCHBOARD_OIDC_ISSUER"):
+            Settings.from_env({**PROVIDER, "SWITCHBOARD_OIDC_ISSUER": issuer})
+    local = {**PROVIDER, "SWITCHBOARD_OIDC_ISSUER": "http://127.0.0.1:8080"}
+    assert Settings.from_env(local).oidc_issuer == "http://127.0.0.1:8080"

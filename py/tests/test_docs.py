@@ -87,7 +87,9 @@ def test_every_command_is_documented(command: str) -> None:
 
 def test_no_page_names_a_command_that_does_not_exist() -> None:
     code = re.findall(r"^```.*?^```$|`[^`\n]+`", EVERYTHING, re.DOTALL | re.MULTILINE)
-    named = re.findall(r"(?<![\w./-])(?<!your )switchboard ([a-z]+)(?: ([a-z]+))?", "\n".join(code))
+    word = "[a-z][a-z-]*"
+    calls = rf"(?<![\w./-])(?<!your )switchboard ({word})(?: ({word}))?"
+    named = re.findall(calls, "\n".join(code))
     assert named
     for first, second in named:
         command = cli.commands.get(first)

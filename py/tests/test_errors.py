@@ -15,7 +15,19 @@ def state(code: str) -> psycopg.Error:
 
 @pytest.mark.parametrize(
     "sqlstate",
-    ["40001", "40P01", "55P03", "57014", "53100", "53200", "53300", "57P01", "57P03", "08006"],
+    [
+        "25006",
+        "40001",
+        "40P01",
+        "55P03",
+        "57014",
+        "53100",
+        "53200",
+        "53300",
+        "57P01",
+        "57P03",
+        "08006",
+    ],
 )
 def test_what_another_try_may_mend_is_unavailable(sqlstate: str) -> None:
     problem = TABLE.problem(state(sqlstate))

@@ -16,8 +16,9 @@ SQL_TESTS = ROOT / "db" / "tests"
 SPECS = SQL_TESTS / "isolation" / "specs"
 NUMBERS = range(1, 68)
 # What the queue itself must have a test for; the others come with the part they belong to.
-NEEDED = (*range(1, 33), *range(40, 48), *range(49, 53), 56, *range(61, 68))
-RULES = [f"w{number}" for number in range(1, 20)]
+NEEDED = (*range(1, 33), *range(40, 48), *range(49, 53), 56, *range(59, 68))
+RULES = [f"w{number}" for number in range(1, 20)]  # for webhooks
+REACHABLE = [f"h{number}" for number in range(1, 19)]  # for MCP and HTTP
 WHERE = {"make test", "make bench", "make chaos"}
 
 
@@ -32,9 +33,10 @@ def table(label: str) -> dict[str, list[str]]:
 
 TABLE = {int(number): cells for number, cells in table(r"\d+").items()}
 WEBHOOKS = table(r"w\d+")
+HTTP = table(r"h\d+")
 NAMED: list[tuple[int | str, str]] = [
     (number, name)
-    for number, cells in (*TABLE.items(), *WEBHOOKS.items())
+    for number, cells in (*TABLE.items(), *WEBHOOKS.items(), *HTTP.items())
     for name in re.findall(r"`([^`]+)`", cells[1])
 ]
 
@@ -61,15 +63,17 @@ def test_every_fault_has_a_row() -> None:
     assert all(len(cells) == 4 and all(cells) for cells in TABLE.values())
 
 
-def test_every_rule_for_webhooks_has_a_row() -> None:
+def test_every_rule_has_a_row() -> None:
     assert list(WEBHOOKS) == RULES
-    assert all(len(cells) == 4 and all(cells) for cells in WEBHOOKS.values())
+    assert list(HTTP) == REACHABLE
+    rows = (*WEBHOOKS.values(), *HTTP.values())
+    assert all(len(cells) == 4 and all(cells) for cells in rows)
 
 
-@pytest.mark.parametrize("number", [*NEEDED, *RULES])
+@pytest.mark.parametrize("number", [*NEEDED, *RULES, *REACHABLE])
 def test_a_fault_of_the_queue_has_tests_and_was_seen_red(number: int | str) -> None:
     assert [name for fault, name in NAMED if fault == number]
-    _, _, where, broken = {**TABLE, **WEBHOOKS}[number]
+    _, _, where, broken = {**TABLE, **WEBHOOKS, **HTTP}[number]
     assert set(where.split(", ")) <= WHERE
     assert broken != "-"
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,15 +20,23 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 ROUTES = [
     ("GET", "/healthz"),
     ("GET", "/readyz"),
+    ("GET", "/api/v1/todos"),
     ("POST", "/mcp/alpha"),
     ("GET", "/mcp/alpha"),
     ("POST", "/webhooks/w/token"),
     ("GET", "/nothing/here"),
     ("PUT", "/healthz"),
 ]
+BOARD = [
+    ("GET", "/"),
+    ("GET", "/sign-in"),
+    ("POST", "/sign-in"),
+    ("GET", "/events"),
+    ("GET", "/static/board.css"),
+]
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES)
+@pytest.mark.parametrize(("method", "path"), ROUTES + BOARD)
 def test_fault_50_a_foreign_host_or_origin_is_refused_on_every_route(
     served, method: str, path: str
 ) -> None:
@@ -72,6 +81,19 @@ def test_over_https_browsers_are_told_to_stay_there(serve) -> None:
     served = serve(public_url="https://queue.example", allowed_hosts=("queue.example",))
     answer = httpx2.get(served.url + "/healthz", headers={"host": "queue.example"})
     assert answer.headers["strict-transport-security"].startswith("max-age=")
+
+
+@pytest.mark.parametrize("trusted", [(), ("127.0.0.1",)], ids=["stranger", "proxy"])
+def test_whom_a_proxy_forwards_for_counts_only_if_it_is_ours(serve, trusted) -> None:
+    served = serve(failure_rate=0.01, failure_burst=1, trusted_proxies=trusted)
+
+    def fail(client: str) -> int:
+        headers = {"x-forwarded-for": client}
+        return httpx2.post(f"{served.url}/mcp/none", content="{}", headers=headers).status_code
+
+    assert fail("192.0.2.1") == 401
+    assert fail("192.0.2.1") == 429
+    assert fail("192.0.2.2") == (401 if trusted else 429)
 
 
 def test_unknown_addresses_and_methods_say_so(served) -> None:
@@ -221,12 +243,17 @@ def test_sigterm_with_open_streams_and_leases_ends_within_five_seconds(process, 
     todo = db.create(alpha, "work")
     sessions = [raw(url, alpha) for _ in range(5)]
     lease = sessions[0].call("claim_next")["todo"]["lease_token"]
-    ended = [threading.Event() for _ in sessions]
-    opened = threading.Barrier(len(sessions) + 1)
+    token = db.value("select token from switchboard.create_operator_token(%s, 'term')", db.human)
+    board = httpx2.Client(base_url=url)
+    board.post("/sign-in", data={"token": token, "next": "/"}, headers={"origin": url})
+    boards = [lambda: board.stream("GET", "/events?page=exchange") for _ in range(3)]
+    streams = [session.stream for session in sessions] + boards
+    ended = [threading.Event() for _ in streams]
+    opened = threading.Barrier(len(streams) + 1)
 
-    def read(session, end) -> None:
+    def read(open_stream, end) -> None:
         try:
-            with session.stream() as stream:
+            with open_stream() as stream:
                 opened.wait(20)
                 for _ in stream.iter_raw():
                     pass
@@ -234,15 +261,37 @@ def test_sigterm_with_open_streams_and_leases_ends_within_five_seconds(process, 
             pass
         end.set()
 
-    for session, end in zip(sessions, ended, strict=True):
-        threading.Thread(target=read, args=(session, end), daemon=True).start()
+    for stream, end in zip(streams, ended, strict=True):
+        threading.Thread(target=read, args=(stream, end), daemon=True).start()
     opened.wait(20)
     server.send_signal(signal.SIGTERM)
     assert server.wait(5 * busy()) in (0, -signal.SIGTERM)
     assert all(end.wait(5) for end in ended)
+    board.close()
     row = db.row("select state::text, lease_token from switchboard.todos where id = %s", todo)
     assert row == {"state": "claimed", "lease_token": lease}, "the lease is left to expire"
     assert "Traceback" not in log.read_text()
+
+
+def secrets_of_a_human(url: str, db) -> list[str]:
+    """Sign in by link and by token, vend and rotate by REST and on the board; what was secret."""
+    token = db.value("select token from switchboard.create_operator_token(%s, 'log')", db.human)
+    code = db.value("select code from switchboard.create_sign_in_link(%s)", db.human)
+    origin, bearer = {"origin": url}, {"authorization": f"Bearer {token}"}
+    with httpx2.Client(base_url=url) as http:
+        http.get(f"/sign-in/{code}")
+        assert http.post(f"/sign-in/{code}", headers=origin).status_code == 303
+        assert http.post(f"/sign-in/{code}", headers=origin).status_code == 401
+        session = http.cookies["switchboard"]
+        csrf = re.findall(r'name="csrf" content="([^"]+)"', http.get("/?q=private-search").text)[0]
+        named = {"slug": "named", "queues": ["inbox"]}
+        vended = http.post("/api/v1/endpoints", json=named, headers=bearer).json()["credential"]
+        form = {"csrf": csrf, "grace_seconds": "0"}
+        page = http.post("/endpoints/named/rotate", data=form, headers=origin).text
+        rotated = re.findall(r"sbk_[A-Za-z0-9_-]{43}", page)[0]
+        http.post("/sign-in", data={"token": token, "next": "/"}, headers=origin)
+        http.get("/?token=private-token", headers={"cookie": "switchboard=private-cookie"})
+    return [token, code, session, csrf, vended, rotated]
 
 
 def test_no_secret_is_in_the_log_of_a_full_run(process, db, raw) -> None:
@@ -263,14 +312,15 @@ def test_no_secret_is_in_the_log_of_a_full_run(process, db, raw) -> None:
     session.call("complete", id="private-id", lease_token=lease)
     wrong = "sbk_" + "w" * 43
     session.post("{}", authorization=f"Bearer {wrong}")
+    human = secrets_of_a_human(url, db)
     kill_connections(db)
     session.call("claim_next")
     server.send_signal(signal.SIGTERM)
     server.wait(10)
     written = log.read_text()
     lines = [json.loads(line) for line in written.splitlines()]
-    assert {line["event"] for line in lines} >= {"mcp.call", "webhook.delivery"}
-    secrets = [alpha.credential, wrong, token, "s3cr3t-value", lease, "private-"]
+    assert {line["event"] for line in lines} >= {"mcp.call", "webhook.delivery", "board.form"}
+    secrets = [alpha.credential, wrong, token, "s3cr3t-value", lease, "private-", *human]
     assert [secret for secret in secrets if secret in written] == []
 
 

@@ -14,8 +14,8 @@ SQL_TESTS = ROOT / "db" / "tests"
 
 # Faults of the project's list that belong to the queue in SQL, by number.
 FAULTS = (1, 2, 3, 4, *range(6, 24), 61, 63, 64, 65, 67)
-# What serves people at a shell may name verbs; the gateway may not.
-FOR_PEOPLE = ("cli", "demo", "welcome", "first")
+# What serves people at a shell or in a browser may name verbs; the gateway may not.
+FOR_PEOPLE = ("cli", "demo", "welcome", "first", "board_forms")
 
 
 def verbs() -> set[str]:

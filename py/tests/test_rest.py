@@ -3,6 +3,8 @@ db/tests/70_api.sql."""
 
 from __future__ import annotations
 
+import base64
+import hmac
 import json
 import logging
 import re
@@ -13,42 +15,24 @@ from urllib.parse import quote
 
 import httpx2
 import pytest
-from conftest import Endpoint, Served, Sql, until
+from conftest import KEY, Endpoint, Served, Sql, until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rest_kit import FREE, UNKNOWN, Client, operations, token
 
+from switchboard.db import Database
 from switchboard.errors import Problem
-from switchboard.rest import MAX_DEPTH, json_object, openapi
+from switchboard.openapi import openapi
+from switchboard.outbound import Outbound, Refused
+from switchboard.rest import MAX_DEPTH, json_object
+from switchboard.secrets import Keyring, digest, mint
 
 # The server draws from `random` while an example is made, which hypothesis takes for its doing.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Do not use the .random. module:hypothesis.errors.HypothesisDeprecationWarning"
 )
 
-FREE = {"failure_rate": 1e6, "failure_burst": 10**6, "mcp_rate": 1e6, "mcp_burst": 10**6}
-UNKNOWN = "01890000-0000-7000-8000-00000000dead"
 LIMIT = {"max_in_flight": 2}
-
-
-def token(db: Sql, human: Any, name: str = "test") -> str:
-    query = "select token from switchboard.create_operator_token(%s, %s)"
-    return str(db.value(query, human, name))
-
-
-class Client:
-    """A human with a token."""
-
-    def __init__(self, served: Served, bearer: str) -> None:
-        self.http = httpx2.Client(base_url=served.url, timeout=30)
-        self.headers = {"authorization": f"Bearer {bearer}"}
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> httpx2.Response:
-        """Send it; a body that is no bytes is sent as JSON."""
-        sent = {**self.headers, **headers}
-        if body is not None:
-            sent.setdefault("content-type", "application/json")
-        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        return self.http.request(method, f"/api/v1{path}", content=content, headers=sent)
 
 
 @pytest.fixture
@@ -91,7 +75,7 @@ def at(scope: str, queue: str = "inbox") -> str:
 
 def test_a_budget_from_setting_to_clearing(tester: Client, alpha: Endpoint) -> None:
     here = at("endpoint:alpha")
-    assert tester.ask("GET", "/admission").json() == {"policies": []}
+    assert tester.ask("GET", "/admission").json() == {"policies": [], "next_cursor": None}
     nothing = tester.ask("GET", here)
     assert (nothing.status_code, nothing.json()["policy"]) == (200, None)
     assert nothing.headers["cache-control"] == "no-store"
@@ -401,7 +385,7 @@ def test_the_openapi_document_is_the_register(tester: Client, db: Sql) -> None:
     schema = put["content"]["application/json"]["schema"]
     assert set(schema["properties"]) == {"max_in_flight", "max_claims_per_window", "window"}
     assert put["required"] is True
-    assert openapi([], "")["paths"] == {}
+    assert openapi([], [], [], "", "")["paths"] == {}
 
 
 def test_depth_is_bounded() -> None:
@@ -502,3 +486,216 @@ def test_a_human_sees_own_things_only_whatever_the_page(
         assert set(found) == mine
     made_up = uuid.uuid4()
     assert tester.ask("GET", f"/todos?cursor={made_up}").status_code == 200
+
+
+class Browser:
+    """Somebody who is signed in at the board, and asks from one of its pages."""
+
+    def __init__(self, served: Served, db: Sql, bearer: str) -> None:
+        self.secret = mint("sbs_")
+        opened = "select switchboard.open_session_by_token(%s, %s)"
+        assert db.value(opened, digest(bearer), digest(self.secret))
+        self.client = Client(served, bearer)
+        self.client.headers = {"cookie": f"switchboard={self.secret}"}
+        made = hmac.new(self.secret.encode(), b"csrf", "sha256").digest()
+        self.csrf = base64.urlsafe_b64encode(made).rstrip(b"=").decode()
+        self.page = {"x-csrf-token": self.csrf, "origin": served.url}
+
+    def retention(self, **headers: str) -> httpx2.Response:
+        return self.client.ask("PUT", "/endpoints/alpha/retention", {"days": 7}, **headers)
+
+
+@pytest.fixture
+def browser(serve: Callable[..., Served], db: Sql, alpha: Endpoint) -> Iterator[Browser]:
+    made = Browser(serve(**FREE), db, token(db, db.human))
+    yield made
+    made.client.http.close()
+
+
+def test_who_is_signed_in_at_the_board_may_ask_too(browser: Browser, db: Sql) -> None:
+    asked = browser.client.ask("GET", "/me")
+    assert (asked.status_code, asked.json()["human"]["name"]) == (200, "tester")
+    assert browser.client.ask("HEAD", "/me").status_code == 200
+    assert browser.retention(**browser.page).status_code == 200
+    fetched = {"x-csrf-token": browser.csrf, "sec-fetch-site": "same-origin"}
+    assert browser.retention(**fetched).status_code == 200
+    db.value("select switchboard.close_session(%s)", digest(browser.secret))
+    assert browser.client.ask("GET", "/me").status_code == 401
+    assert browser.retention(**browser.page).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "HERE"},
+        {"sec-fetch-site": "same-origin"},
+        {"x-csrf-token": "", "origin": "HERE"},
+        {"x-csrf-token": "TOKEN"},
+        {"x-csrf-token": "TOKEN", "sec-fetch-site": "cross-site"},
+        {"x-csrf-token": "TOKEN", "sec-fetch-site": "same-site"},
+        {"x-csrf-token": "TOKEN", "sec-fetch-site": "none"},
+        {"x-csrf-token": "TOKEN", "origin": "null"},
+        {"x-csrf-token": "TOKEN", "origin": "https://evil.example"},
+        {"x-csrf-token": "TOKENx", "origin": "HERE"},
+        {"x-csrf-token": "OTHER", "origin": "HERE"},
+    ],
+)
+def test_with_the_cookie_only_a_page_of_the_board_may_change_something(
+    browser: Browser, db: Sql, headers: dict[str, str]
+) -> None:
+    other = base64.urlsafe_b64encode(hmac.new(b"other", b"csrf", "sha256").digest()).decode()
+    known = {"HERE": browser.page["origin"], "TOKEN": browser.csrf, "OTHER": other.rstrip("=")}
+    known["TOKENx"] = browser.csrf + "x"
+    sent = {name: known.get(value, value) for name, value in headers.items()}
+    answer = browser.retention(**sent)
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert db.value("select retention_days from switchboard.endpoints") is None
+    assert browser.client.ask("POST", "/hooks", b"{", **sent).status_code == 403
+
+
+def test_a_bearer_goes_before_the_cookie(browser: Browser) -> None:
+    answer = browser.retention(**browser.page, authorization="Bearer sbo_" + "A" * 43)
+    assert answer.status_code == 401
+
+
+@pytest.mark.parametrize("cookie", ["", "x", "sbs_" + "A" * 43, "sbo_" + "A" * 43, "sbs_é"])
+def test_a_cookie_that_opens_nothing_is_the_same_401(browser: Browser, cookie: str) -> None:
+    nobody = browser.client.http.get("/api/v1/me")
+    browser.client.headers = {"cookie": f"switchboard={cookie}".encode()}  # type: ignore[dict-item]
+    answer = browser.client.ask("GET", "/me")
+    assert (answer.status_code, answer.content) == (401, nobody.content)
+
+
+def test_an_operator_token_in_the_cookie_opens_nothing(browser: Browser, db: Sql) -> None:
+    browser.client.headers = {"cookie": f"switchboard={token(db, db.human, 'another')}"}
+    assert browser.client.ask("GET", "/me").status_code == 401
+    browser.client.headers = {"authorization": f"Bearer {browser.secret}"}
+    assert browser.client.ask("GET", "/me").status_code == 401
+
+
+def test_a_secret_that_is_given_is_sealed_and_said_once(
+    tester: Client,
+    db: Sql,
+    alpha: Endpoint,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    sent: list[str] = []
+    row = Database.row
+
+    async def seen(self: Database, query: Any, params: Any = (), **more: Any) -> Any:
+        sent.append(str(params))
+        return await row(self, query, params, **more)
+
+    monkeypatch.setattr(Database, "row", seen)
+    asked = {"endpoint": "alpha", "source_type": "github", "target_queue": "inbox"}
+    made = tester.ask("POST", "/webhooks", {**asked, "signing_secret": "open sesame"}).json()
+    assert made["signing_secret"] == "open sesame"
+    sealed = db.value("select sealed_secret from switchboard.endpoint_webhooks")
+    assert Keyring([KEY]).open(bytes(sealed)) == b"open sesame"
+    webhook = made["webhook"]["id"]
+    turned = tester.ask("POST", f"/webhooks/{webhook}/rotate", {"signing_secret": "sesame two"})
+    assert turned.json()["signing_secret"] == "sesame two"
+    for wrong in ("", "x" * 1025, 7, ["x"], "\ud800"):
+        refused = tester.ask("POST", "/webhooks", {**asked, "signing_secret": wrong})
+        assert (refused.status_code, refused.json()["field"]) == (400, "signing_secret")
+    huge = b'{"endpoint": "alpha", "signing_secret": "sesame", "x": ' + b"9" * 5000 + b"}"
+    assert tester.ask("POST", "/webhooks", huge).status_code == 400
+    assert "sesame" not in tester.ask("GET", f"/webhooks/{webhook}").text
+    assert "sesame" not in caplog.text
+    assert any("create_webhook" in one for one in sent)
+    assert "sesame" not in "".join(sent)
+
+
+def test_nobody_unknown_has_names_resolved_or_secrets_minted(
+    connect: Callable[..., Client], db: Sql, alpha: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def vet(_: Outbound, url: str) -> None:
+        asked.append(url)
+        raise Refused("not there")
+
+    monkeypatch.setattr(Outbound, "vet", vet)
+    hook = {"endpoint": "alpha", "url": "https://wake.example/"}
+    wrong = connect("sbo_" + "A" * 43)
+    assert wrong.ask("POST", "/hooks", hook).status_code == 401
+    assert asked == []
+    known = connect(token(db, db.human))
+    refused = known.ask("POST", "/hooks", hook)
+    assert (refused.status_code, refused.json()["field"]) == (400, "url")
+    assert asked == ["https://wake.example/"]
+    assert known.ask("POST", "/hooks", {"endpoint": "alpha", "url": 7}).json()["field"] == "url"
+    assert known.ask("POST", "/hooks", {"endpoint": "alpha"}).json()["field"] == "url"
+    assert db.rows("select from switchboard.notify_hooks") == []
+
+
+def test_what_is_somebody_elses_is_as_unknown_as_nothing(
+    tester: Client, beta: tuple[Endpoint, Any], connect: Callable[..., Client], db: Sql
+) -> None:
+    """Every operation whose address names something, byte by byte."""
+    theirs = connect(token(db, beta[1]))
+    types = ["github"]
+    assert theirs.ask("PUT", "/endpoints/beta/grant", {"webhook_source_types": types}).is_success
+    hook = {"endpoint": "beta", "source_type": "github", "target_queue": "inbox"}
+    event = db.value("select switchboard.new_id(now())")
+    foreign = {
+        "todos": db.create(beta[0], "theirs"),
+        "webhooks": theirs.ask("POST", "/webhooks", hook).json()["webhook"]["id"],
+        "hooks": db.value(
+            "select switchboard.create_notify_hook(%s, 'https://x.example/') ->> 'hook_id'",
+            beta[0].id,
+        ),
+        "events": event,
+        "endpoints": "beta",
+        "admission": "endpoint:beta",
+        "tokens": "test-of-theirs",
+    }
+    theirs.ask("POST", "/tokens", {"name": "test-of-theirs"})
+    db.rows(
+        "insert into switchboard.events (endpoint_id, id, todo_id, webhook_id, source_type, queue,"
+        " delivery_id, trust_mode, headers, body) values"
+        " (%s, %s, %s, %s, 'github', 'inbox', 'd', 'signed', '{}', 'x')",
+        beta[0].id,
+        event,
+        foreign["todos"],
+        foreign["webhooks"],
+    )
+    document = tester.ask("GET", "/openapi.json").json()
+    checked = 0
+    for path, method, _ in operations(document):
+        kind, first, *_ = [*path.removeprefix("/api/v1/").split("/"), ""]
+        if not first.startswith("{"):
+            continue
+        body = {"target_endpoint_id": "alpha"} if path.endswith("/routes") else None
+        body = LIMIT if path.startswith("/api/v1/admission") and method == "PUT" else body
+        answers = [
+            tester.ask(
+                method,
+                re.sub(r"\{\w+\}", "inbox", path.replace(first, named, 1))[7:],
+                body if method in ("POST", "PUT") else None,
+            )
+            for named in (str(foreign[kind]), UNKNOWN, "nothing-of-this-name")
+        ]
+        assert {a.status_code for a in answers} == {404}, (method, path, answers[0].text)
+        assert len({a.content for a in answers}) == 1, (method, path)
+        assert len({tuple(sorted(set(a.headers) - {"date"})) for a in answers}) == 1
+        checked += 1
+    assert checked == sum("{" in path for path, _, _ in operations(document)) > 30
+    for path, body in {
+        "/todos": {"queue": "inbox", "title": "x"},
+        "/webhooks": {"source_type": "github", "target_queue": "inbox"},
+    }.items():
+        named = ("beta", beta[0].id, "nobody", UNKNOWN)
+        answers = [tester.ask("POST", path, {"endpoint": one, **body}) for one in named]
+        assert {(a.status_code, a.content) for a in answers} == {(404, answers[0].content)}
+    for path in ("todos", "queues", "webhooks", "events", "hooks", "admission"):
+        answers = [tester.ask("GET", f"/{path}?endpoint={one}") for one in named]
+        assert {(a.status_code, a.content) for a in answers} == {(404, answers[0].content)}
+        assert theirs.ask("GET", f"/{path}?endpoint=beta").status_code == 200
+    assert "beta" not in "".join(
+        tester.ask("GET", f"/{path}").text
+        for path in ("endpoints", "todos", "queues", "webhooks", "events", "hooks", "tokens")
+    )

@@ -49,6 +49,11 @@ TOOL_ROWS: LiteralString = """
 select name, description, input, required, name = any (default_verbs()) as granted from tools()
 """
 
+OPERATION_ROWS: LiteralString = """
+select name, method, path, description, input, required, answer from api_operations()
+"""
+SHAPE_ROWS: LiteralString = "select name, description, shape from api_shapes() order by name"
+
 
 def parts(dsn: str) -> dict[str, str]:
     """Every generated part, by name.
@@ -77,6 +82,8 @@ def parts(dsn: str) -> dict[str, str]:
                 ("verb", "arguments (**bold**: required)", "granted", "what it does"),
                 [tool_cells(row) for row in db.execute(TOOL_ROWS)],
             ),
+            "operations": operation_groups(list(db.execute(OPERATION_ROWS))),
+            "shapes": [line for row in db.execute(SHAPE_ROWS) for line in shape_lines(row)],
             "targets": table(("make", "what it does"), target_cells()),
             "commands": table(("command", "what it does"), list(command_cells(cli))),
         }
@@ -148,6 +155,54 @@ def tool_cells(row: Row) -> tuple[str, ...]:
     if row["name"] == "admission_status":
         granted = "with a claim"
     return f"`{row['name']}`", arguments, granted, row["description"]
+
+
+def operation_groups(rows: list[Row]) -> list[str]:
+    """The operations of the REST interface, a table for each kind of thing."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["path"].split("/")[3], []).append(row)
+    lines = list[str]()
+    for name, group in groups.items():
+        head = ("operation", "arguments (**bold**: required)", "answer", "what it does")
+        lines += ["", f"### {name}", "", *table(head, [operation_cells(row) for row in group])]
+    return [*lines[1:], ""]
+
+
+def operation_cells(row: Row) -> tuple[str, ...]:
+    """One operation: what its address does not say."""
+    shown = {name: one for name, one in row["input"].items() if one["in"] != "path"}
+    required = set(row["required"])
+    arguments = [
+        (f"**{name}**" if name in required else name) + (" (query)" if one["in"] == "query" else "")
+        for name, one in sorted(shown.items(), key=lambda item: (item[0] not in required, item[0]))
+        if one["in"] != "whole body"
+    ]
+    whole = [f"the body is the {name}" for name, one in shown.items() if one["in"] == "whole body"]
+    call = f"`{row['name']}` `{row['method']} {row['path'].removeprefix('/api/v1')}`"
+    return call, ", ".join(arguments + whole), fields_text(row["answer"]), row["description"]
+
+
+def shape_lines(row: Row) -> list[str]:
+    """One shape of answers with its fields."""
+    return ["", f"**{row['name']}**: {plain(row['description'])}", "", fields_text(row["shape"])]
+
+
+def fields_text(shape: Row) -> str:
+    """The fields of a shape, name and type; ? marks what may be left out."""
+    return ", ".join(
+        kind_text(kind) if name == "..." else f"{name} {kind_text(kind)}"
+        for name, kind in shape.items()
+    )
+
+
+def kind_text(kind: Any) -> str:
+    """A type of a shape, for people."""
+    if isinstance(kind, list):
+        return f"[{kind_text(kind[0])}]" + (" or null" if None in kind else "")
+    if kind.endswith("|null"):
+        return kind_text(kind.removesuffix("|null")) + " or null"
+    return kind[1:].replace(",", "/") if kind.startswith("=") else f"*{kind}*"
 
 
 def target_cells() -> list[tuple[str, ...]]:

@@ -127,3 +127,13 @@ begin
     return v_id;
 end
 $$;
+
+-- The counters wait for every transaction of the cluster that is older than an attempt, and other test files run beside this one.
+create function test.settle() returns void language plpgsql as $$
+begin
+    for n in 1..3000 loop
+        exit when not exists (select from switchboard.todo_attempts where xid >= pg_snapshot_xmin(pg_current_snapshot()));
+        perform pg_sleep(0.01);
+    end loop;
+end
+$$;
