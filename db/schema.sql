@@ -1388,7 +1388,7 @@ CREATE INDEX todos_assigned ON switchboard.todos USING btree (endpoint_id, assig
 
 CREATE INDEX todos_due ON switchboard.todos USING btree (endpoint_id, due_at) WHERE (due_at IS NOT NULL);
 
-CREATE INDEX todos_ended_key ON switchboard.todos USING btree (endpoint_id, idempotency_key) WHERE ((completed_at IS NOT NULL) AND (idempotency_key IS NOT NULL));
+CREATE INDEX todos_ended_key ON switchboard.todos USING btree (endpoint_id, idempotency_key, id) WHERE ((completed_at IS NOT NULL) AND (idempotency_key IS NOT NULL));
 
 CREATE INDEX todos_finished ON switchboard.todos USING btree (endpoint_id, queue, state, id) WHERE (completed_at IS NOT NULL);
 

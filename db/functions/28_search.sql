@@ -222,10 +222,9 @@ begin
             return;
         end if;
     end if;
-    if exists (select from keyed_todos(p_human_id, p_q)) then
-        return query select t.* from keyed_todos(p_human_id, p_q) t
+    if exists (select from keyed_todos(p_human_id, p_q, 'ffffffff-ffff-ffff-ffff-ffffffffffff', 1)) then
+        return query select t.* from keyed_todos(p_human_id, p_q, v_before, 1000) t
             where t.endpoint_id = coalesce(p_endpoint_id, t.endpoint_id) and t.queue = coalesce(p_queue, t.queue) and has_board_state(t, p_state, v_now)
-              and t.id < v_before
             order by t.id desc limit v_limit;
     else
         return query select * from titled_todos(p_human_id, p_q, p_endpoint_id, p_queue, p_state, v_limit, v_before, v_until);
@@ -234,15 +233,18 @@ end $$;
 comment on function switchboard.find_todos(uuid, text, uuid, text, text, integer, uuid) is
 'Todos of the human''s endpoints, newest first. p_q: an id, an idempotency key, or the beginning of a title in any letter case: the first of these that finds something (at most 512 characters; NULL: all); p_endpoint_id, p_queue, p_state: only these (pending, claimed, done, failed, or waiting, deferred, connected, parked, dead, quarantined); p_limit: 1..200, above is clamped; p_before: only ids below, the last of the page before. Quarantine only for a search, its queue or its state. Errors: invalid_argument. Reads endpoints, queue_marks, todos, admission_policies.';
 
-create or replace function switchboard.keyed_todos(p_human_id uuid, p_key text) returns setof switchboard.todos
+create or replace function switchboard.keyed_todos(p_human_id uuid, p_key text, p_before uuid, p_limit integer) returns setof switchboard.todos
 language plpgsql stable set search_path = switchboard, pg_temp
 as $$
 begin
     return query
     select t.* from endpoints e join todos t on t.endpoint_id = e.id
-    where e.human_id = p_human_id and t.idempotency_key = p_key and t.idempotency_key is not null and t.completed_at is null
+    where e.human_id = p_human_id and t.idempotency_key = p_key and t.idempotency_key is not null and t.completed_at is null and t.id < p_before
     union all
-    select t.* from endpoints e join todos t on t.endpoint_id = e.id
-    where e.human_id = p_human_id and t.idempotency_key = p_key and t.idempotency_key is not null and t.completed_at is not null;
+    select t.* from endpoints e cross join lateral (
+        select * from todos k
+        where k.endpoint_id = e.id and k.idempotency_key = p_key and k.idempotency_key is not null and k.completed_at is not null and k.id < p_before
+        order by k.id desc limit p_limit) t
+    where e.human_id = p_human_id;
 end $$;
-comment on function switchboard.keyed_todos(uuid, text) is 'The todos of the human''s endpoints with this idempotency key, live and ended. Two probes an endpoint. Reads endpoints, todos.';
+comment on function switchboard.keyed_todos(uuid, text, uuid, integer) is 'The todos of the human''s endpoints with this idempotency key, below the id p_before: the live one of each, and of those that ended the newest p_limit of each. Two probes an endpoint. Reads endpoints, todos.';

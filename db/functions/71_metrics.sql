@@ -14,7 +14,7 @@
 create or replace function switchboard.metric_collectors() returns text[]
 language sql immutable set search_path = switchboard, pg_temp
 as $$
-    select array['queues', 'dead_letters', 'created', 'attempts', 'deliveries', 'notifications', 'admission', 'admission_counters']
+    select array['queues', 'dead_letters', 'created', 'attempts', 'deliveries', 'notifications', 'admission', 'admission_counters', 'sweeps']
 $$;
 comment on function switchboard.metric_collectors() is 'The groups that metrics() answers, each by itself.';
 
@@ -133,6 +133,10 @@ begin
             from notify_counts() c;
         when 'admission' then return query select * from admission_metrics();
         when 'admission_counters' then return query select * from admission_counter_metrics();
+        when 'sweeps' then return query
+            select 'switchboard_sweep_age_seconds', 'gauge', 'Seconds since each sweep last ran; absent while it never has.',
+                   jsonb_build_object('sweep', s.name), extract(epoch from clock() - s.last_run_at)::double precision
+            from sweeps s where s.last_run_at > 'epoch';
         else perform refuse_argument('collector', 'must be one of metric_collectors()');
     end case;
 end $$;

@@ -445,20 +445,33 @@ begin
 end $$;
 comment on function switchboard.board_choices(uuid) is 'What can be chosen in the filter of the exchange: {endpoints: slugs, queues: names}, at most 100 each, in order of name. Reads endpoints, queue_marks.';
 
+create or replace function switchboard.board_cut(p_text text) returns text
+language plpgsql immutable set search_path = switchboard, pg_temp
+as $$
+declare
+    v_limit  constant integer := 16384;
+    v_weight constant integer := 33000;
+    v_text   text    := left(p_text, v_limit);
+    v_long   integer := length(v_text) - length(translate(v_text, E'&<>"\'\u202A\u202B\u202C\u202D\u202E\u2066\u2067\u2068\u2069\u200E\u200F\u061C', ''));
+begin
+    return left(v_text, (v_limit::bigint * v_weight / greatest(v_weight, octet_length(v_text) + 5 * v_long))::integer);
+end $$;
+comment on function switchboard.board_cut(text) is
+'The beginning of a long text, for a page: 16,384 characters, fewer when it would weigh more than 33 kB in HTML, where &, <, >, quotes and marks that turn the direction take several. NULL for NULL.';
+
 create or replace function switchboard.board_document(p_value jsonb) returns jsonb
 language plpgsql immutable set search_path = switchboard, pg_temp
 as $$
 declare
-    v_limit constant integer := 16384;
-    v_text  text;
+    v_text text;
 begin
     if p_value is null or p_value = '{}' then
         return null;
     end if;
     v_text := jsonb_pretty(p_value);
-    return jsonb_build_object('text', left(v_text, v_limit), 'bytes', octet_length(p_value::text), 'cut', length(v_text) > v_limit);
+    return jsonb_build_object('text', board_cut(v_text), 'bytes', octet_length(p_value::text), 'cut', length(v_text) > length(board_cut(v_text)));
 end $$;
-comment on function switchboard.board_document(jsonb) is 'A payload or result to look at: {text: indented, its first 16,384 characters, bytes: of the whole, not indented, cut}; NULL for nothing and for {}.';
+comment on function switchboard.board_document(jsonb) is 'A payload or result to look at: {text: indented, as much as board_cut leaves, bytes: of the whole, not indented, cut}; NULL for nothing and for {}.';
 
 create or replace function switchboard.board_actions(p_todo switchboard.todos, p_endpoint switchboard.endpoints, p_me text, p_admission jsonb, p_now timestamptz) returns jsonb
 language plpgsql stable set search_path = switchboard, pg_temp
@@ -515,7 +528,7 @@ begin
     select * into strict v_endpoint from endpoints e where e.id = v_todo.endpoint_id;
     v_admission := board_admission(v_todo.endpoint_id, v_todo.queue, p_now);
     select jsonb_agg(jsonb_build_object('seq', a.seq, 'attempt', a.attempt, 'owner', a.owner, 'claimed', board_time(a.claimed_at, p_now),
-                         'ended', board_time(a.ended_at, p_now), 'outcome', a.outcome, 'state', a.state, 'summary', a.summary) order by a.seq)
+                         'ended', board_time(a.ended_at, p_now), 'outcome', a.outcome, 'state', a.state, 'summary', left(a.summary, 120)) order by a.seq)
     into v_timeline
     from (select * from todo_attempts k where k.endpoint_id = v_todo.endpoint_id and k.todo_id = v_todo.id order by k.seq desc limit 50) a;
     v_attempts := (select count(*) from todo_attempts k where k.endpoint_id = v_todo.endpoint_id and k.todo_id = v_todo.id);

@@ -90,7 +90,8 @@ begin
     return jsonb_build_object(
         'id', v_id, 'slug', p_endpoint.slug, 'line', board_line(p_endpoint, v_seen, v_attached, p_now), 'attached', v_attached,
         'last_seen', board_time(v_seen, p_now), 'expires', board_time(p_endpoint.expires_at, p_now), 'revoked', board_time(p_endpoint.revoked_at, p_now),
-        'created', board_time(p_endpoint.created_at, p_now), 'queues', p_endpoint.queues, 'waiting', least(v_waiting, 10000), 'dead', v_dead,
+        'created', board_time(p_endpoint.created_at, p_now), 'queues', p_endpoint.queues[1:8],
+        'queues_more', greatest(0, cardinality(p_endpoint.queues) - 8), 'waiting', least(v_waiting, 10000), 'dead', v_dead,
         'connected', (select count(*) from (select from todos t where t.endpoint_id = v_id and t.state = 'claimed' limit 10000) c),
         'receivers', (select count(*) from endpoint_webhooks w where w.endpoint_id = v_id),
         'hooks', (select count(*) from notify_hooks h where h.endpoint_id = v_id),

@@ -115,11 +115,12 @@ as $$
 declare
     v_text text := event_piece(p_event, 0, 16384) ->> 'text';
 begin
-    return jsonb_build_object('bytes', octet_length(p_event.body), 'cut', octet_length(p_event.body) > 16384, 'binary', v_text is null,
-        'text', coalesce(v_text, rtrim(regexp_replace(encode(substring(p_event.body for 16384), 'hex'), '(.{64})', E'\\1\n', 'g'), E'\n')));
+    return jsonb_build_object('bytes', octet_length(p_event.body), 'binary', v_text is null,
+        'cut', octet_length(p_event.body) > 16384 or coalesce(length(v_text) > length(board_cut(v_text)), false),
+        'text', coalesce(board_cut(v_text), rtrim(regexp_replace(encode(substring(p_event.body for 16384), 'hex'), '(.{64})', E'\\1\n', 'g'), E'\n')));
 end $$;
 comment on function switchboard.board_body(switchboard.events) is
-'The beginning of a delivery''s body, 16,384 bytes of it: {text, cut (there is more), binary, bytes}; what is not UTF-8 in hexadecimal, 32 bytes a line.';
+'The beginning of a delivery''s body, 16,384 bytes of it, or what board_cut leaves of them: {text, cut (there is more), binary, bytes}; what is not UTF-8 in hexadecimal, 32 bytes a line.';
 
 create or replace function switchboard.board_outcome(p_human_id uuid, p_event_id uuid, p_now timestamptz) returns jsonb
 language sql stable set search_path = switchboard, pg_temp

@@ -229,4 +229,8 @@ select is((select jsonb_array_length(switchboard.board_exchange(id, '{}', switch
 -- one endpoint, as its own page shows it
 select is(test.has(switchboard.board_endpoint(e, switchboard.now()), 'id slug line attached last_seen expires revoked held held_total queues'), '{}', 'an endpoint alone'), is(switchboard.board_endpoint(e, switchboard.now()) #> '{queues,0,queue}', '"inbox"', 'with its queues') from switchboard.endpoints e where e.slug = 'test-a';
 
+-- a document is cut by what it weighs in HTML
+select is((d ->> 'cut')::boolean and length(d ->> 'text') between 4000 and 6000, true, 'of text that is long in HTML there is less') from switchboard.board_document(to_jsonb(repeat('&', 20000))) d;
+select is(length(d ->> 'text'), 16384, 'of other text its first 16,384 characters') from switchboard.board_document(to_jsonb(repeat('a', 20000))) d;
+
 select * from finish();

@@ -35,10 +35,10 @@ select test.create('a', 'q'), test.create('a', 'q', p_assignee => 'agent:x'), te
 select test.make('dead') as dead \gset
 select switchboard.set_admission_policy(test.a(), 'q', '{"max_in_flight": 5}', :'ada') \g /dev/null
 select is(test.row(test.page('endpoints') -> 'endpoints', 'slug', 'test-a') - '{id,created,last_seen}'::text[],
-    '{"slug": "test-a", "line": "quiet", "attached": null, "expires": null, "revoked": null, "queues": ["inbox", "q", "r"], "waiting": 3, "connected": 1, "dead": 1, "receivers": 1, "hooks": 1, "budgets": 1}', 'an endpoint in the list');
+    '{"slug": "test-a", "line": "quiet", "attached": null, "expires": null, "revoked": null, "queues_more": 0, "queues": ["inbox", "q", "r"], "waiting": 3, "connected": 1, "dead": 1, "receivers": 1, "hooks": 1, "budgets": 1}', 'an endpoint in the list');
 select is(test.row(test.page('endpoints') -> 'endpoints', 'slug', 'test-a2') ->> 'line', 'never', 'one that nobody has come to');
 select switchboard.note_presence(gen_random_uuid(), jsonb_build_object(test.endpoint('a2'), '[{"client": "c", "age": 3, "stream": true}, {"client": null, "age": 1, "stream": false}]'::jsonb), array[test.endpoint('a2')]) \g /dev/null
-select is(test.row(test.page('endpoints') -> 'endpoints', 'slug', 'test-a2') - '{id,created,queues,expires,revoked,waiting,connected,dead,receivers,hooks,budgets}'::text[],
+select is(test.row(test.page('endpoints') -> 'endpoints', 'slug', 'test-a2') - '{id,created,queues,queues_more,expires,revoked,waiting,connected,dead,receivers,hooks,budgets}'::text[],
     jsonb_build_object('slug', 'test-a2', 'line', 'attached', 'attached', 1, 'last_seen', switchboard.board_time(date_trunc('minute', switchboard.now()), switchboard.now())), 'one that has a session which listens');
 select is(test.page('endpoints', '{"after": "test-a"}') #>> '{endpoints,0,slug}', 'test-a2', 'the next page begins behind a slug');
 select is(test.page('endpoints', '{"after": ""}') -> 'after', 'null', 'an empty argument is none');

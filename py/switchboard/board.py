@@ -9,7 +9,9 @@ here. How a page stays live is told in ``board_stream``, how a human comes in in
 from __future__ import annotations
 
 import json
+import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -25,7 +27,8 @@ from switchboard.board_render import Render, Static
 from switchboard.board_session import own_path
 from switchboard.board_stream import Sight, Streams, gone
 from switchboard.db import CALL_BOARD
-from switchboard.errors import Problem
+from switchboard.errors import Problem, rate_limited
+from switchboard.guard import problem_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -104,11 +107,14 @@ class Board:
             secret = self._sessions.secret(request)
             if secret is None:
                 return self._door(request)
+            if wait := self._sessions.wait(request, secret):
+                return self.sorry(rate_limited(wait))
             args = _arguments(name, {**request.query_params, **request.path_params})
             try:
                 shown = await self._ask(self._sessions.digest(secret), name, json.dumps(args))
             except (psycopg.Error, UnicodeEncodeError) as error:
                 return self.sorry(self._known(error))
+            self._sessions.judge(request, secret, good=shown is not None)
             if shown is None:
                 return self._door(request)
             return self._show(request, secret, name, args, shown)
@@ -179,7 +185,7 @@ class Board:
             "back": back,
             "retry_after": problem.retry_after,
         }
-        wait = {"Retry-After": str(int(problem.retry_after))} if problem.retry_after else {}
+        wait = {"Retry-After": str(math.ceil(problem.retry_after))} if problem.retry_after else {}
         return self._render.page("error", context, status, wait)
 
     def _known(self, error: Exception) -> Problem:
@@ -215,6 +221,9 @@ class Board:
         if secret is None or not self._sessions.checks(request, secret, _last(fields, "csrf")):
             noted["outcome"] = "forbidden"
             return self.sorry(Problem("forbidden", STALE), back=back)
+        if wait := self._sessions.wait(request, secret):
+            noted["outcome"] = "rate_limited"
+            return self.sorry(rate_limited(wait), back=back)
         back = own_path(_last(fields, "back"), back)
         if form.confirm and _last(fields, "confirm") != path[form.confirm]:
             noted["outcome"] = "invalid_argument"
@@ -226,6 +235,7 @@ class Board:
         noted["human"] = answer.human
         if answer.human is None and answer.problem is None:
             noted["outcome"] = "unauthenticated"
+            self._sessions.judge(request, secret, good=False)
             return RedirectResponse("/sign-in", 303)
         if answer.problem is not None:
             noted["outcome"] = answer.problem.code
@@ -301,8 +311,11 @@ class Board:
         page = request.query_params.get("page", "")
         if secret is None or page not in ARGUMENTS:
             return gone()
+        if wait := self._sessions.wait(request, secret):
+            return problem_response(rate_limited(wait), self._database.errors)
         args = _arguments(page, request.query_params)
-        return self.streams.response(self._sessions.digest(secret), page, args)
+        unknown = partial(self._sessions.judge, request, secret, good=False)
+        return self.streams.response(self._sessions.digest(secret), page, args, unknown)
 
     async def _sight(self, digest: bytes, page: str, args: str) -> Sight | None:
         shown = await self._ask(digest, page, args)

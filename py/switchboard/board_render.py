@@ -92,12 +92,13 @@ class Static(StaticFiles):
     """The assets; what is asked for by its version never changes."""
 
     def __init__(self) -> None:
+        self._version = f"v={_version()}".encode()
         super().__init__(packages=[("switchboard", "static")])
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """One file."""
         response = await super().get_response(path, scope)
-        versioned = scope["query_string"].startswith(b"v=")
+        versioned = scope["query_string"] == self._version
         response.headers["Cache-Control"] = KEPT if versioned else "no-cache"
         return response
 

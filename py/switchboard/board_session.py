@@ -28,6 +28,7 @@ from switchboard import logs, secrets
 from switchboard.board_forms import take_form
 from switchboard.db import CLOSE_SESSION, OPEN_BY_LINK, OPEN_BY_TOKEN
 from switchboard.errors import Problem, rate_limited, unavailable
+from switchboard.limits import Proven
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -109,6 +110,7 @@ class BoardSessions:
         self._https = public_url.startswith("https:")
         self._own = urlsplit(public_url)
         self._provider = provider
+        self.proven = Proven(failures)
         self.cookie = self.cookie_name("switchboard")
 
     def cookie_name(self, name: str) -> str:
@@ -125,6 +127,25 @@ class BoardSessions:
     def digest(self, secret: str) -> bytes:
         """What the database knows of a secret."""
         return secrets.digest(secret)
+
+    def wait(self, request: Request, secret: str) -> float:
+        """Seconds that a request has to wait, for its address failed too often; 0: none.
+
+        A session that was good when it was last looked at does not wait for its neighbours.
+
+        Args:
+            request: says from where.
+            secret: of its cookie.
+        """
+        return self.proven.wait(self.digest(secret), address(request))
+
+    def judge(self, request: Request, secret: str, *, good: bool) -> None:
+        """Note whether a cookie opened a session: what opens nothing counts as a failure."""
+        digest = self.digest(secret)
+        if good:
+            self.proven.good(digest)
+        else:
+            self.proven.bad(digest, address(request))
 
     def csrf_of(self, secret: str) -> str:
         """What a form of this session carries."""

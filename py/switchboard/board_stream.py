@@ -143,24 +143,34 @@ class Streams:
     def __len__(self) -> int:
         return sum(len(channel.viewers) for channel in self._channels.values())
 
-    def response(self, digest: bytes, page: str, args: Mapping[str, str]) -> Response:
+    def response(
+        self,
+        digest: bytes,
+        page: str,
+        args: Mapping[str, str],
+        unknown: Callable[[], None] = lambda: None,
+    ) -> Response:
         """The answer to a viewer: a stream, or that there are too many.
 
         Args:
             digest: of the session.
             page: which page.
             args: its arguments.
+            unknown: told when the digest opens nothing.
         """
         if len(self) >= self._at_most:
             return problem_response(unavailable(), self._database.errors)
         text = json.dumps(args, sort_keys=True)
-        return _stream(self._events(digest, page, text))
+        return _stream(self._events(digest, page, text, unknown))
 
-    async def _events(self, digest: bytes, page: str, args: str) -> AsyncIterator[ServerSentEvent]:
+    async def _events(
+        self, digest: bytes, page: str, args: str, unknown: Callable[[], None]
+    ) -> AsyncIterator[ServerSentEvent]:
         viewer = Viewer(digest)
         try:
             (human_id,) = await self._humans([digest])
             if human_id is None:
+                unknown()
                 yield _event("gone")
                 return
             view = View(human_id, page, args)

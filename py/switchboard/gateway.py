@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SESSIONS = "sessions"  # what the control channel says when sessions of the board ended
+
 NOTHING_HERE = {
     HTTPStatus.NOT_FOUND: Problem("not_found", "there is nothing at this address: check it"),
     HTTPStatus.METHOD_NOT_ALLOWED: Problem(
@@ -131,13 +133,14 @@ def create_app(settings: Settings) -> Starlette:
         database,
         operations,
         humans,
-        failures,
         RateLimit(settings.mcp_rate, settings.mcp_burst),
         settings.public_url,
     )
     metrics = Metrics(database, failures, settings.metrics_token)
 
     def changed(endpoint_id: str | None) -> None:
+        if endpoint_id == SESSIONS:  # of the board, which asks the database each time
+            return
         if endpoint_id is None:
             database.repair()
         authenticator.drop(endpoint_id)

@@ -70,6 +70,42 @@ class RateLimit:
         return len(self._full_at)
 
 
+class Proven:
+    """Who was known a moment ago is served, however often its address has failed.
+
+    Args:
+        failures: how often an address may fail; then only secrets that were proven are looked at.
+        at_most: digests kept; beyond, the one that was used least recently is forgotten.
+    """
+
+    def __init__(self, failures: RateLimit, at_most: int = 1000) -> None:
+        self._failures = failures
+        self._at_most = at_most
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+
+    def wait(self, digest: bytes | None, client: str) -> float:
+        """Seconds that a secret has to wait before it is looked at; 0: none.
+
+        Args:
+            digest: of the secret; None when what was given cannot be one.
+            client: the address it comes from.
+        """
+        return 0.0 if digest in self._known else self._failures.wait(client)
+
+    def good(self, digest: bytes) -> None:
+        """The secret opened something."""
+        self._known[digest] = None
+        self._known.move_to_end(digest)
+        if len(self._known) > self._at_most:
+            self._known.popitem(last=False)
+
+    def bad(self, digest: bytes | None, client: str) -> float:
+        """The secret opened nothing: a failure of its address; seconds to wait, 0: none."""
+        if digest is not None:
+            self._known.pop(digest, None)
+        return self._failures.take(client)
+
+
 class ClientGone(Exception):  # noqa: N818
     """The client closed the connection before its request was complete."""
 

@@ -168,7 +168,7 @@ class Operations:
             (digest, operation.name, *parts, digest),
             repeatable=operation.method == "GET",
         )
-        if human is None:
+        if human is None or text is None:  # it opens nothing, or does no more
             return Answer(None)
         if text.startswith(_ERROR):
             return Answer(human, problem=_problem(json.loads(text)))

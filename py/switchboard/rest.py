@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
 PREFIX = "/api/v1"
 MAX_DEPTH = 64
-MAX_PROVEN = 1000
 UNEXPECTED_BODY = 4096  # bytes, where no body is expected: enough to say so
 TOKEN = re.compile(rb"sbo_[A-Za-z0-9_-]{43}")
 NOT_AN_OBJECT = "the body must be one JSON object: {…}, without a name twice, at most 64 deep"
@@ -62,7 +60,6 @@ class Rest:
         database: what the shapes of answers come from, and what errors mean.
         operations: what can be called.
         sessions: the cookies of the board.
-        failures: how often an address may fail; then only secrets that were proven are looked at.
         rate: calls per token or session.
         public_url: of this server, for the OpenAPI document.
     """
@@ -72,19 +69,17 @@ class Rest:
         database: Database,
         operations: Operations,
         sessions: BoardSessions,
-        failures: RateLimit,
         rate: RateLimit,
         public_url: str,
     ) -> None:
         self._database = database
         self._operations = operations
         self._sessions = sessions
-        self._failures = failures
+        self._proven = sessions.proven
         self._rate = rate
         self._public_url = public_url
         self._router: Router | None = None
         self._document: dict[str, Any] = {}
-        self._proven: OrderedDict[bytes, None] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -172,10 +167,10 @@ class Rest:
             opens = digest(token) if TOKEN.fullmatch(token) else None
         else:
             opens = self._sessions.digest(cookie)
-        if opens not in self._proven and (wait := self._failures.wait(client)):
+        if wait := self._proven.wait(opens, client):
             raise rate_limited(wait)
         if opens is None:
-            raise self._refusal(client)
+            raise self._refusal(None, client)
         if cookie and request.method not in SAFE:
             sent = request.headers.get("x-csrf-token", "")
             if not self._sessions.checks(request, cookie, sent):
@@ -184,15 +179,11 @@ class Rest:
 
     def _judge(self, secret: bytes, human: str | None, client: str) -> None:
         if human is None:
-            self._proven.pop(secret, None)
-            raise self._refusal(client)
-        self._proven[secret] = None
-        self._proven.move_to_end(secret)
-        if len(self._proven) > MAX_PROVEN:
-            self._proven.popitem(last=False)
+            raise self._refusal(secret, client)
+        self._proven.good(secret)
 
-    def _refusal(self, client: str) -> Problem:
-        if wait := self._failures.take(client):
+    def _refusal(self, secret: bytes | None, client: str) -> Problem:
+        if wait := self._proven.bad(secret, client):
             return rate_limited(wait)
         return own("unauthenticated")
 

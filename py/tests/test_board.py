@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hmac
 import json
 import re
 import threading
@@ -294,6 +296,27 @@ def test_a_foreign_board_is_no_board(
                 assert "refused" in said[-1][1], path
         assert said[0] == said[1], form.path
     assert db.value("select count(*) from switchboard.todos where owner like 'op:%%'") == 0
+
+
+@pytest.mark.parametrize("path", ["/", "/events?page=exchange", "/endpoints/alpha/rotate"])
+def test_who_tries_cookies_is_slowed_down_and_nobody_else(
+    db: Sql, alpha: Endpoint, browse: Callable[..., Browser], path: str
+) -> None:
+    browser = browse(failure_rate=0.01, failure_burst=3)
+    said = []
+    for number in range(6):
+        secret = f"sbs_{number:043d}"
+        made = hmac.new(secret.encode(), b"csrf", "sha256").digest()
+        csrf = base64.urlsafe_b64encode(made).rstrip(b"=").decode()
+        headers = {"cookie": f"switchboard={secret}", "origin": browser.url}
+        with httpx2.Client(base_url=browser.url, headers=headers) as http:
+            answer = http.post(path, data={"csrf": csrf}) if "rotate" in path else http.get(path)
+        said.append(answer.status_code)
+        assert said[-1] != 429 or int(answer.headers["retry-after"]) > 0
+    assert said[3:] == [429] * 3
+    assert 429 not in said[:3]
+    assert browser.get("/").status_code == 200
+    assert browser.send("/endpoints/alpha/rotate").status_code == 200
 
 
 # ---- forms

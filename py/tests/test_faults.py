@@ -21,6 +21,8 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from switchboard.board import PAGES
+from switchboard.board_forms import FORMS
 from switchboard.migrate import migrate
 
 Connection = psycopg.Connection[dict[str, Any]]
@@ -293,7 +295,8 @@ def test_fault_51_every_id_argument_and_path_answers_malformed_ones_like_unknown
             assert json.loads(answers.pop())["error"]["code"] == "not_found"
     assert {"get_todo", "claim", "rotate_webhook", "add_webhook_route"} <= {*tried}
     parameters = {r.path for r in served.app.routes if "{" in getattr(r, "path", "")}
-    assert parameters == {"/mcp/{slug}", "/webhooks/w/{token}"}, "try the new path, too"
+    board = {*PAGES, *(form.path for form in FORMS), "/sign-in/{code}"}
+    assert parameters - board == {"/mcp/{slug}", "/webhooks/w/{token}"}, "try the new path, too"
     for path, good in (("/mcp/", "nobody"), ("/webhooks/w/", "A" * 43)):
         answers = set()
         for value in (good, "x", "%20", unknown, "%F0%9F", "a%00b", "A" * 5000, "A" * 42 + "%0A"):
@@ -302,10 +305,36 @@ def test_fault_51_every_id_argument_and_path_answers_malformed_ones_like_unknown
         assert len(answers) == 1, (path, answers)
 
 
+def test_fault_51_a_page_of_the_board_answers_malformed_ids_like_unknown_ones(served, db) -> None:
+    alpha, other = db.vend("alpha"), db.value("select id from switchboard.create_human('o')")
+    foreign = db.create(db.vend("beta", human_id=other), "theirs")
+    token = db.value("select token from switchboard.create_operator_token(%s, 't')", db.human)
+    values = [
+        "01890000-0000-7000-8000-00000000dead",
+        foreign,
+        "beta",
+        "x",
+        "%20",
+        "%F0%9F",
+    ]
+    with httpx2.Client(base_url=served.url, headers={"origin": served.url}) as http:
+        http.post("/sign-in", data={"token": token, "next": "/"})
+        for path in (path for path in PAGES if "{" in path):
+            answers = set()
+            for value in (*values, "A" * 500, f"%7B{foreign}%7D"):
+                answer = http.get(path.format(id=value, slug=value, queue="inbox"))
+                answers.add((answer.status_code, answer.content))
+            assert len(answers) == 1, path
+            assert answers.pop()[0] == 404
+        assert http.get(f"/endpoints/{alpha.slug}").status_code == 200
+
+
 # Operations ----------------------------------------------------------------------------------
 
 MIGRATE = """
 import sys
+from switchboard.board import PAGES
+from switchboard.board_forms import FORMS
 from switchboard.migrate import migrate
 migrate(sys.argv[1], lambda line: print(line, flush=True))
 """

@@ -36,6 +36,7 @@ PROMISED = {
     "switchboard_admission_deferred_todos",
     "switchboard_admission_charged_total",
     "switchboard_admission_refusals_total",
+    "switchboard_sweep_age_seconds",
     "switchboard_metrics_collection_errors_total",
     "switchboard_build_info",
 }
