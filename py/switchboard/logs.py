@@ -30,7 +30,7 @@ _SECRET = re.compile(
     r"""\b(sb[a-z]_|whsec_)[A-Za-z0-9_+/=-]{8,}
     |(/webhooks/w/|/sign-in/(?!oidc\b))(?!\{)[^\s"'\\?#]+
     |(\b(?i:bearer|basic)\ )[^\s"'\\,]{8,}
-    |([?&](?:code|state|token|access_token|id_token|secret|password)=)[^\s"'\\&#]+
+    |([?&](?:code|state|token|access_token|id_token|secret|password)=)(?!\[redacted\])[^\s"'\\&#]+
     |(://[^\s"'\\/@:]*:)[^\s"'\\/@]+(?=@)""",
     re.VERBOSE,
 )
