@@ -276,6 +276,20 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 15.0) -> Any
         time.sleep(0.01)
 
 
+def logged(caplog: pytest.LogCaptureFixture, name: str, count: int) -> list[dict[str, Any]]:
+    """The fields of the lines of this name, once there are so many.
+
+    The line of a request is written when the request is over: its client may be faster.
+    """
+
+    def found() -> list[dict[str, Any]]:
+        lines = [record for record in caplog.records if record.getMessage() == name]
+        return [line.fields for line in lines]  # type: ignore[attr-defined]
+
+    until(lambda: len(found()) >= count, f"{count} lines of {name} are written")
+    return found()
+
+
 def busy() -> float:
     """By how much a promised time may be exceeded now: 1 on a machine that does nothing else."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

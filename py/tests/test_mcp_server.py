@@ -8,6 +8,7 @@ import uuid
 import httpx2
 import psycopg
 import pytest
+from conftest import logged
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
@@ -482,7 +483,7 @@ def test_a_call_is_one_log_line_without_secrets(served, db, caplog) -> None:
     session = served.session(alpha)
     session.call("get_todo", id="private text")
     session.ask("tools/call", {"name": "private tool", "arguments": {}})
-    lines = [r.fields for r in caplog.records if r.getMessage() == "mcp.call"]
+    lines = logged(caplog, "mcp.call", 2)
     assert [(line["tool"], line["outcome"]) for line in lines] == [
         ("get_todo", "not_found"),
         ("-", "unknown_tool"),

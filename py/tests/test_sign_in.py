@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from conftest import Served, Sql
+from conftest import Served, Sql, logged
 from sign_in_kit import NEVER, Place, set_cookie
 
 from switchboard.board_session import own_path
@@ -328,7 +328,7 @@ def test_who_signs_in_and_how_is_in_the_log(here: Place, caplog: pytest.LogCaptu
     caplog.set_level(logging.INFO)
     here.browser().post("/sign-in", token="no")
     here.browser().post("/sign-in/" + here.code())
-    noted = [r.fields for r in caplog.records if r.getMessage() == "board.sign_in"]  # type: ignore[attr-defined]
+    noted = logged(caplog, "board.sign_in", 2)
     assert [(n["how"], n["outcome"], n.get("human")) for n in noted] == [
         ("token", "unauthenticated", None),
         ("link", "ok", "ada"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from conftest import until
+from conftest import logged, until
 from intake_kit import BODY, SIGNED, TRUST, TYPES, Receiver, counts, vend
 
 from switchboard import tally as module
@@ -175,7 +175,7 @@ def test_every_reason_is_counted_and_logged_and_none_is_told(
         answers.add((refused.content, str(sorted(refused.headers.items()))))
         expected.append(reason)
     assert len({content for content, _ in answers}) == 1
-    lines = [r.fields for r in caplog.records if r.getMessage() == "webhook.delivery"]
+    lines = logged(caplog, "webhook.delivery", len(expected))
     assert [(line["outcome"], line["reason"]) for line in lines] == [
         ("unauthenticated", reason) for reason in expected
     ]
