@@ -128,7 +128,7 @@ create or replace function switchboard.board_counts(p_endpoint_ids uuid[], p_now
 language plpgsql stable set search_path = switchboard, pg_temp
 as $$
 declare
-    v_cap integer := greatest(1000, least(10000, 100000 / (select greatest(1, count(*)) from queue_marks m where m.endpoint_id = any (p_endpoint_ids))));
+    v_cap integer := greatest(1000, least(10000, 60000 / (select greatest(1, count(*)) from queue_marks m where m.endpoint_id = any (p_endpoint_ids))));
 begin
     return (
         with pools as materialized (
@@ -173,7 +173,7 @@ begin
             group by p.endpoint_id) c);
 end $$;
 comment on function switchboard.board_counts(uuid[], timestamptz) is
-'What is in the queues of these endpoints, for every queue they ever had: {endpoint id: {queue: {waiting, connected, parked, dead, done (ever), counts_capped, parked_capped, dead_capped, oldest_waiting}}}. It stops counting at 10,000, with more than ten queues at the share of each in 100,000 but not below 1,000, of a queue that are waiting (counts_capped), connected or dead (dead_capped), at 10,000 of an endpoint that are assigned (counts_capped), and at 500 that are parked (parked_capped): only these are not counted within an index; of what was done and is not folded yet 2,000. Reads todos, queue_marks, attempt_totals, todo_attempts.';
+'What is in the queues of these endpoints, for every queue they ever had: {endpoint id: {queue: {waiting, connected, parked, dead, done (ever), counts_capped, parked_capped, dead_capped, oldest_waiting}}}. It stops counting at 10,000, with more than six queues at the share of each in 60,000 but not below 1,000, of a queue that are waiting (counts_capped), connected or dead (dead_capped), at 10,000 of an endpoint that are assigned (counts_capped), and at 500 that are parked (parked_capped): only these are not counted within an index; of what was done and is not folded yet 2,000. Reads todos, queue_marks, attempt_totals, todo_attempts.';
 
 create or replace function switchboard.board_lamps(p_endpoint_id uuid, p_queues text[], p_lamps integer)
 returns table (queue text, id uuid, state text, title text)

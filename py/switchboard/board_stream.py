@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.4  # between two questions whether anything changed
 ANYWAY_SECONDS = 15.0  # time itself changes what a page says: a lease lapses, a budget opens
-REST = 1.0  # times what the views took: half of one core at most
+REST = 2.5  # times what the views took: some 30 % of one core at most
 TROUBLE_SECONDS = 2.0
 ALIVE_SECONDS = 15
 SEND_SECONDS = 30.0
