@@ -42,13 +42,14 @@ test-docker: $(READY) ## the suites against the image of db/Dockerfile, with pg_
 bench: $(READY) ## how fast, beside peers, in one run
 	@exec bench/run
 
-chaos: $(READY) ## kill -9 everything under load; nothing acknowledged may be lost
+chaos: $(READY) ## break everything under load, for an hour or two; nothing acknowledged may be lost
 	@exec scripts/chaos
 
-lint: $(READY) ## style and types
+lint: $(READY) ## style, types, and known flaws in what others wrote
 	@$(PY) -m ruff check py db/migrations bench docker
 	@$(PY) -m ruff format --check py
 	@$(PY) -m mypy
+	@$(PY) scripts/audit.py
 	@echo "lint: clean"
 
 docs: $(READY) ## write what is generated in the documentation, and the output of its psql sessions

@@ -53,7 +53,7 @@ declare
     v_error record;
     v_code  text := case
         when p_sqlstate like 'SB%' then null
-        when p_sqlstate in ('25006', '40001', '40P01', '55P03', '57014') then 'unavailable'
+        when p_sqlstate in ('25006', '40001', '40P01', '55P03') or left(p_sqlstate, 2) in ('53', '57', '58') then 'unavailable'  -- 53100: the disk is full
         else 'internal' end;
 begin
     select * into v_error from error_table() e where e.sqlstate = p_sqlstate or e.code = v_code;

@@ -87,7 +87,10 @@ begin
     end if;
     insert into endpoint_webhooks (endpoint_id, source_type, target_queue, trust_mode, token_digest, sealed_secret, created_at)
     values (p_endpoint.id, p_source_type, p_target_queue, v_trust, p_token_digest, p_sealed_secret, clock())
-    returning id into v_id;
+    on conflict (token_digest) do nothing returning id into v_id;
+    if v_id is null then
+        perform refuse('conflict', 'there is a receiver with that token: mint a new one');
+    end if;
     perform note_webhook(p_endpoint.id, v_id, p_actor, 'created');
     return jsonb_build_object('webhook_id', v_id, 'source_type', p_source_type, 'target_queue', p_target_queue, 'trust_mode', v_trust,
                               'ingest_url', '$ingest_url', 'signing_secret', shown_secret(p_source_type));
@@ -131,6 +134,9 @@ declare
     v_until   timestamptz := clock() + interval '24 hours';
 begin
     perform check_secret(v_webhook.source_type, p_sealed_secret, p_token_digest, p_secret_form);
+    if not v_signs and exists (select from endpoint_webhooks w where w.token_digest = p_token_digest) then
+        perform refuse('conflict', 'there is a receiver with that token: mint a new one');
+    end if;
     update endpoint_webhooks w
     set sealed_secret         = case when v_signs then p_sealed_secret else w.sealed_secret end,
         previous_secret       = case when v_signs then w.sealed_secret end,
@@ -196,6 +202,15 @@ as $$
 $$;
 comment on function switchboard.may_take(switchboard.endpoints, text, timestamptz) is 'Whether the endpoint is a live target of deliveries for the queue: active, and the queue granted.';
 
+create or replace function switchboard.sibling(p_human_id uuid, p_slug_or_id text) returns uuid
+language sql stable set search_path = switchboard, pg_temp
+as $$
+    -- a login may read how many rows its session fetched of which table: so only the human's own are fetched, whatever is asked for
+    select k.id from (select e.id, e.slug from endpoints e where e.human_id = p_human_id offset 0) k
+    where k.slug = p_slug_or_id or k.id = as_uuid(p_slug_or_id) order by k.slug = p_slug_or_id desc limit 1
+$$;
+comment on function switchboard.sibling(uuid, text) is 'The endpoint of the human with this slug or id; NULL: none. Looks at endpoints of the human alone. Reads endpoints.';
+
 create or replace function switchboard.add_route(p_endpoint switchboard.endpoints, p_actor text, p_webhook_id text, p_target text) returns jsonb
 language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
@@ -204,7 +219,7 @@ declare
     v_target  endpoints;
 begin
     select * into v_target from endpoints e
-    where e.id = find_endpoint(p_target) and e.human_id = p_endpoint.human_id and may_take(e, v_webhook.target_queue, clock());
+    where e.id = sibling(p_endpoint.human_id, p_target) and may_take(e, v_webhook.target_queue, clock());
     if not found then
         perform refuse('forbidden', 'that is no endpoint this receiver may be routed to: it must be an active one of the same owner whose grant covers the receiver''s queue',
                        '{"field": "target_endpoint_id"}');
@@ -237,7 +252,7 @@ language plpgsql volatile set search_path = switchboard, pg_temp
 as $$
 declare
     v_webhook endpoint_webhooks := own_webhook(p_endpoint, p_webhook_id);
-    v_target  uuid := find_endpoint(p_target);
+    v_target  uuid := sibling(p_endpoint.human_id, p_target);
 begin
     if v_target = p_endpoint.id then
         perform refuse('conflict', 'the endpoint that owns a receiver is always its target: delete the receiver instead');

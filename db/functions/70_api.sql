@@ -32,7 +32,7 @@ comment on function switchboard.policy_schema() is 'The JSON Schema of a policy,
 
 create or replace function switchboard.api_operations()
 returns table (name text, method text, path text, description text, input jsonb, required text[], answer jsonb, body_limit integer, shell jsonb)
-language sql immutable set search_path = switchboard, pg_temp
+language sql immutable security definer set search_path = switchboard, pg_temp
 as $$
     with fields (id, scope, queue, place, result, lease, force, page, narrow, names, grants) as (
         values ('{"id": {"in": "path", "type": "string"}}'::jsonb,

@@ -101,6 +101,7 @@ as $$
             ('fsync', 'off', 'a crash of the machine may destroy the database', 'set fsync = on in postgresql.conf'),
             ('full_page_writes', 'off', 'a crash of the machine may destroy the database', 'set full_page_writes = on in postgresql.conf'),
             ('synchronous_commit', 'off', 'a crash may lose what was acknowledged', 'set synchronous_commit = on'),
+            ('default_transaction_read_only', 'on', 'nothing can be written', 'alter system, database or role … reset default_transaction_read_only'),
             ('autovacuum', 'off', 'claims get slower with every todo that ends', 'set autovacuum = on'),
             ('track_counts', 'off', 'autovacuum does not know what to do', 'set track_counts = on')) w (name, setting, why, advice) on w.name = s.name and w.setting = s.setting
         union all
@@ -110,7 +111,11 @@ as $$
         union all
         select 'statements are logged with their parameters', 'payloads and digests of credentials get into the log of PostgreSQL', 'set log_parameter_max_length = 0'
         where current_setting('log_parameter_max_length') <> '0'
-          and (current_setting('log_statement') = 'all' or current_setting('log_min_duration_statement') = '0')
+          and (current_setting('log_statement') in ('all', 'mod') or current_setting('log_min_duration_statement') <> '-1'
+               or current_setting('log_min_duration_sample') <> '-1' or current_setting('log_transaction_sample_rate')::float > 0)
+        union all
+        select 'statements that fail are logged with their parameters', 'payloads and digests of credentials get into the log of PostgreSQL', 'set log_parameter_max_length_on_error = 0'
+        where current_setting('log_parameter_max_length_on_error') <> '0'
         union all
         select 'the database is marked as a test database', 'its clock may stand still', 'update switchboard.settings set is_test = false, test_now = null, as its owner' from settings t where t.is_test
     )

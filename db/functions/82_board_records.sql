@@ -47,25 +47,23 @@ declare
     v_slug       text    := nullif(p_args ->> 'endpoint', '');
     v_quarantine boolean := coalesce(nullif(p_args ->> 'quarantine', ''), 'false') not in ('false', '0');
     v_endpoint   uuid    := case when v_slug is not null then (board_place(p_human_id, v_slug)).id end;
-    v_receiver   uuid    := as_uuid(p_args ->> 'receiver');
+    v_asked      text    := left(nullif(p_args ->> 'receiver', ''), 100);
+    v_receiver   uuid    := case when v_asked is not null then coalesce(as_uuid(v_asked), '00000000-0000-0000-0000-000000000000') end;  -- what is no id: as an unknown one
     v_before     uuid    := as_uuid(p_args ->> 'before');
     v_rows       jsonb;
     v_last       uuid;
 begin
-    if nullif(p_args ->> 'receiver', '') is not null and v_receiver is null then
-        perform refuse('not_found', 'there is no such receiver: the page of receivers shows yours');
-    end if;
     v_rows := board_delivery_rows(p_human_id, v_endpoint, v_receiver, v_quarantine, v_before, p_now);
     v_last := (v_rows -> 49 ->> 'id')::uuid;  -- those after it are of the same delivery
     return jsonb_build_object(
         'deliveries', v_rows,
         'next', case when v_last is not null and exists (select from delivery_page(p_human_id, v_endpoint, v_receiver, v_quarantine, v_last)) then v_last end,
-        'filter', jsonb_build_object('endpoint', v_slug, 'receiver', v_receiver, 'quarantine', v_quarantine, 'before', v_before),
+        'filter', jsonb_build_object('endpoint', v_slug, 'receiver', v_asked, 'quarantine', v_quarantine, 'before', v_before),
         'quarantined', (select coalesce(sum(q.waiting), 0) from board_quarantined(p_human_id, 1000) q),
         'choices', jsonb_build_object('endpoints', to_jsonb(array(select e.slug from endpoints e where e.human_id = p_human_id order by e.slug limit 100))));
 end $$;
 comment on function switchboard.board_deliveries(uuid, jsonb, timestamptz) is
-'The page of deliveries to the endpoints of the human, newest first, about 50 at a time. p_args: endpoint (slug), receiver (id), quarantine (those whose todo waits there), before (the last id of the page before). Errors: not_found (an endpoint that is not theirs, or what is no id of a receiver). Reads events, todos, endpoints, admission_policies.';
+'The page of deliveries to the endpoints of the human, newest first, about 50 at a time. p_args: endpoint (slug), receiver (id), quarantine (those whose todo waits there), before (the last id of the page before). Errors: not_found (an endpoint that is not theirs). Reads events, todos, endpoints, admission_policies.';
 
 create or replace function switchboard.board_delivery_rows(
     p_human_id uuid, p_endpoint_id uuid, p_webhook_id uuid, p_quarantine boolean, p_before uuid, p_now timestamptz)

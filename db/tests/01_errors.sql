@@ -20,8 +20,9 @@ select is(switchboard.error_value('SB400', 'limit must be at least 1', '{"field"
     '{"error": {"code": "invalid_argument", "message": "limit must be at least 1", "field": "limit"}}', 'a product error as a value keeps its details');
 select is(switchboard.error_value('SB404', 'no', null), '{"error": {"code": "not_found", "message": "no"}}', 'without DETAIL');
 select is(switchboard.error_value(sqlstate, 'Failing row contains (secret)', 'Key (x)=(secret) exists') #>> '{error,code}', code, sqlstate || ' becomes ' || code)
-    from (values ('40001', 'unavailable'), ('40P01', 'unavailable'), ('55P03', 'unavailable'), ('57014', 'unavailable'), ('25006', 'unavailable'), ('23514', 'internal'), ('22P02', 'internal'), ('XX000', 'internal')) f(sqlstate, code);
+    from (values ('40001', 'unavailable'), ('40P01', 'unavailable'), ('55P03', 'unavailable'), ('57014', 'unavailable'), ('25006', 'unavailable'),
+                 ('53100', 'unavailable'), ('53200', 'unavailable'), ('58030', 'unavailable'), ('23514', 'internal'), ('22P02', 'internal'), ('XX000', 'internal')) f(sqlstate, code);
 select unalike(switchboard.error_value(sqlstate, 'Failing row contains (secret)', 'Key (x)=(secret) exists')::text, '%secret%', 'nothing of the text of ' || sqlstate || ' is forwarded')
-    from unnest('{25006,40001,40P01,55P03,57014,23514,22P02,XX000,P0001}'::text[]) sqlstate;
+    from unnest('{25006,40001,40P01,53100,55P03,57014,58030,23514,22P02,XX000,P0001}'::text[]) sqlstate;
 
 select * from finish();

@@ -53,14 +53,26 @@ set synchronous_commit = off;
 select alike(test.said('settings'), '%synchronous_commit = off%', 'commits that may be lost');
 reset synchronous_commit;
 select unalike(coalesce(test.said('settings'), ''), '%synchronous_commit%', 'not any more');
+set default_transaction_read_only = on;
+select alike(test.said('settings'), '%default_transaction_read_only = on: nothing can be written%', 'a database that does not write');
+reset default_transaction_read_only;
 do $$ begin execute format('alter database %I set synchronous_commit = off', current_database()); end $$;
 select alike(test.said('settings'), '%synchronous_commit=off of every login%', 'of all logins of the database');
 do $$ begin execute format('alter database %I reset synchronous_commit', current_database()); end $$;
-set log_min_duration_statement = 0;
 set log_parameter_max_length = 100;
-select alike(test.said('settings'), '%digests of credentials%', 'parameters in the log');
+create function test.said_with(p_setting text, p_value text) returns text language sql as $$
+    select set_config(p_setting, p_value, false);
+    select test.said('settings') from set_config(p_setting, p_value, false)
+$$;
+select alike(test.said_with(s, v), '%digests of credentials%', format('parameters in the log: %s', s)), set_config(s, r, false)
+    from (values ('log_statement', 'all', 'none'), ('log_min_duration_statement', '0', '-1'), ('log_min_duration_statement', '1s', '-1'), ('log_min_duration_sample', '5s', '-1'), ('log_transaction_sample_rate', '0.1', '0')) v(s, v, r);
+select unalike(coalesce(test.said('settings'), ''), '%digests of credentials%', 'as long as no statement is logged');
+set log_min_duration_statement = 0;
 set log_parameter_max_length = 0;
 select unalike(coalesce(test.said('settings'), ''), '%digests of credentials%', 'without them');
+set log_parameter_max_length_on_error = 100;
+select alike(test.said('settings'), '%log_parameter_max_length_on_error%', 'those of statements that fail');
+reset log_parameter_max_length_on_error;
 reset log_min_duration_statement;
 update switchboard.settings set is_test = true;
 select alike(test.said('settings'), '%test database%', 'a test database');

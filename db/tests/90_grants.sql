@@ -37,6 +37,17 @@ select is_empty($$ select role, name from test.cells where should and not may $$
 select is_empty($$ select c.name, a.grantee::regrole from test.cells c, pg_proc p, aclexplode(p.proacl) a where p.oid = c.proc and a.grantee <> p.proowner and a.grantee::regrole::text !~ '^switchboard_(app|operator|worker|readonly|cron)$' $$,
     'no grant to anybody else');
 select is_empty($$ select name from test.cells c join pg_proc p on p.oid = c.proc where c.may and not p.prosecdef and p.provolatile <> 'i' $$, 'what a role may execute runs as the owner, unless it is immutable');
+create function test.failure_as(p_role text, p_function text) returns text language plpgsql as $$
+begin
+    perform set_config('role', 'switchboard_' || p_role, true);
+    execute format('select switchboard.%I()', p_function);
+    perform set_config('role', 'none', true);
+    return null;
+exception when others then
+    return sqlerrm;
+end $$;
+select is_empty($$ select c.role, c.name, f from test.cells c join pg_proc p on p.oid = c.proc, test.failure_as(c.role, c.name) f where c.may and p.provolatile = 'i' and p.pronargs = 0 and f is not null $$,
+    'and that needs no other rights than its own: the registers are read by the server''s login');
 select is_empty($$ select p.oid::regprocedure from pg_proc p where p.pronamespace = 'switchboard'::regnamespace and p.prosecdef and not exists (select from test.cells c where c.proc = p.oid and c.may) and p.proname <> 'scope' $$,
     'SECURITY DEFINER is for what somebody may execute, and the gate');
 

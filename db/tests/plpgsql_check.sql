@@ -1,5 +1,5 @@
 -- plpgsql_check over every function: unknown names, wrong types, dead code, missing returns.
--- The extension is there on the PostgreSQL 15 of the tests, not on the embedded server.
+-- The extension is there on the PostgreSQL 15 of the tests and in the image, not on the embedded server.
 select no_plan();
 
 select exists (select from pg_extension where extname = 'plpgsql_check') as here \gset
@@ -15,7 +15,9 @@ select exists (select from pg_extension where extname = 'plpgsql_check') as here
     select is((select string_agg(format('%s:%s %s: %s %s', c.lineno, c.statement, c.level, c.message, c.detail), E'\n')
             from tap.plpgsql_check_function_tb(f.function, f.relation, performance_warnings => false, extra_warnings => true, security_warnings => true) c
             -- its false alarms: an untyped literal as a default, and what follows an endless loop
-            where not (c.level = 'warning' and c.detail like 'cast "text" value to %') and not (c.level = 'warning extra' and c.message = 'unreachable code')), null, 'clean: ' || f.function)
+            where not (c.level = 'warning' and c.detail like 'cast "text" value to %') and not (c.level = 'warning extra' and c.message = 'unreachable code')
+            -- a column of the answer that is called found hides the variable FOUND, which nobody misses where it is not read (since 2.8)
+              and not (c.message = 'parameter "found" is shadowed' and (select p.prosrc !~* '\mfound\M' from pg_proc p where p.oid = f.function))), null, 'clean: ' || f.function)
         from test.checked f order by f.function::text;
 \else
     select * from skip('plpgsql_check is not installed on this server', 1);

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, LiteralString
 
 import psycopg
-from psycopg.rows import dict_row
 
 from switchboard import db, embedded
 from switchboard.config import Settings
@@ -120,14 +119,8 @@ def operate(settings: Settings) -> Iterator[tuple[Operator, Place]]:
         Problem: the database cannot be reached, or refuses the call made inside.
     """
     place = find(settings)
-    pooler = not settings.prepare_statements
     try:
-        connection = psycopg.connect(
-            db.dsn(place.url, pooler=pooler),
-            autocommit=True,
-            row_factory=dict_row,
-            prepare_threshold=None,
-        )
+        connection, _ = db.connect(place.url)
     except psycopg.Error as error:
         raise foreign(error) from None
     with connection:

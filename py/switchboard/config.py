@@ -56,7 +56,8 @@ class Settings:
         trusted_proxies: addresses whose X-Forwarded-* headers are believed.
         pool_size: database connections of this process, the listener's not counted.
         pool_wait: how long a request may wait for one of them before it is answered 503.
-        prepare_statements: false behind a transaction pooler such as PgBouncer.
+        prepare_statements: false behind a transaction pooler such as PgBouncer; one that is not
+            named so is recognised.
         mcp_rate, mcp_burst: tool calls per endpoint.
         webhook_rate, webhook_burst: deliveries per receiver.
         failure_rate, failure_burst: refused authentications per client address.

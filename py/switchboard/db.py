@@ -2,8 +2,8 @@
 
 Every statement of the shell is ``select … from switchboard.f(…)``. READ COMMITTED and the timeouts
 are pinned in the connection's start-up packet, so that neither the server's nor the login's
-defaults matter; a transaction pooler takes no such packet, there the login's own settings hold
-(``alter role … set``).
+defaults matter. A transaction pooler takes no such packet: there the login's own settings hold
+(``alter role … set``), and each new connection looks whether they do.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg_pool import AsyncConnectionPool
+from psycopg.rows import dict_row
 
 from switchboard.errors import ErrorTable
+from switchboard.pooler import NO_ANSWER, Connection, Pooler, meet, start_up
+from switchboard.pooler import connect as connect_anyhow
+from switchboard.silence import Bounded, BoundedPool
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import timedelta
 
     from switchboard.config import Settings
@@ -28,12 +31,10 @@ logger = logging.getLogger(__name__)
 
 APPLICATION_NAME = "switchboard"
 CONNECT_SECONDS = 5
-START_UP = (
-    r"-c default_transaction_isolation=read\ committed -c statement_timeout=10s -c lock_timeout=5s "
-    "-c idle_in_transaction_session_timeout=60s -c jit=off"
-)
 WAITERS_PER_CONNECTION = 50
 TRIES = 3
+READ_ONLY = b"default_transaction_read_only"  # reported by the server whenever it changes
+RENEW_SECONDS = 1.0
 CONFLICTS = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 
 # Results come as text where they are passed on as they are.
@@ -100,10 +101,10 @@ def dsn(url: str, *, pooler: bool = False) -> str:
 
     Args:
         url: libpq URL or DSN.
-        pooler: a transaction pooler answers there, which refuses start-up options.
+        pooler: a transaction pooler is known to answer there: no start-up options are sent.
     """
     given = conninfo_to_dict(url)
-    options = {} if pooler else {"options": f"{given.get('options') or ''} {START_UP}".strip()}
+    options = {} if pooler else {"options": f"{given.get('options') or ''} {start_up()}".strip()}
     return make_conninfo(
         url,
         application_name=APPLICATION_NAME,
@@ -112,13 +113,25 @@ def dsn(url: str, *, pooler: bool = False) -> str:
     )
 
 
+def connect(url: str) -> tuple[psycopg.Connection[dict[str, Any]], Pooler | None]:
+    """A connection for a command: autocommit, rows as dictionaries, whatever answers at the URL.
+
+    Raises:
+        psycopg.OperationalError: it cannot be reached, or answers nothing.
+    """
+    return connect_anyhow(dsn(url), autocommit=True, row_factory=dict_row)
+
+
 class Database:
     """The pool, and the one way to call a function through it."""
 
     def __init__(self, settings: Settings) -> None:
         pooler = not settings.prepare_statements
-        self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
+        self._prepares = settings.prepare_statements
+        self._pool = BoundedPool(
             dsn(settings.database_url, pooler=pooler),
+            connection_class=Connection,
+            configure=self._meet,
             kwargs={"autocommit": True, "prepare_threshold": None if pooler else 2},
             min_size=min(2, settings.pool_size),
             max_size=settings.pool_size,
@@ -129,7 +142,11 @@ class Database:
             name="switchboard",
         )
         self._repair: asyncio.Task[None] | None = None
+        self._renewal: asyncio.Task[None] | None = None
         self.errors = ErrorTable()
+        self.connection = "unknown"  # or "direct", or "pooler"
+        self._pooler: Pooler | None = None
+        self._answers = True
 
     async def open(self) -> None:
         """Start connecting, in the background: the server comes up without its database, too."""
@@ -137,6 +154,8 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection; waits a second for those in use."""
+        if self._renewal is not None:
+            self._renewal.cancel()
         await self._pool.close(timeout=1)
 
     async def row(
@@ -159,9 +178,12 @@ class Database:
                     cursor = await connection.execute(query, params)
                     return await cursor.fetchone() or (None,)
                 except psycopg.OperationalError as error:
-                    repair = self.repair() if connection.closed else None
+                    lost = connection.closed
+                    repair = self.repair(silent=connection.was_silent) if lost else None
                     if not left or (repair is None and not isinstance(error, CONFLICTS)):
                         raise
+                finally:
+                    self._mind_read_only(connection)
             if repair is not None:
                 await asyncio.shield(repair)
         raise AssertionError("unreachable")
@@ -190,14 +212,64 @@ class Database:
         except psycopg.Error as error:
             logger.warning("error table not read: %s", type(error).__name__)
 
-    def repair(self) -> asyncio.Task[None]:
-        """One connection died, so others may have: replace the dead ones now, before use."""
+    def repair(self, *, silent: bool = False) -> asyncio.Task[None]:
+        """One connection died, so others may have: replace the dead ones now, before use.
+
+        Args:
+            silent: it did not answer. Others would not either, and asking them takes its time: all
+                are replaced.
+        """
         if self._repair is None or self._repair.done():
-            self._repair = asyncio.create_task(self._check())
+            self._repair = asyncio.create_task(self._renew() if silent else self._check())
         return self._repair
+
+    def advice(self) -> Iterator[str]:
+        """What should be set otherwise, for anybody to read; nothing when all is well."""
+        if not self._answers:
+            yield NO_ANSWER
+        if self._pooler:
+            yield from self._pooler.advice(self._prepares)
+
+    async def _meet(self, connection: Bounded) -> None:
+        """A new connection: what answers there, and whether that is new to the log."""
+        try:
+            pooler = await meet(connection)
+        except psycopg.OperationalError:
+            if connection.was_silent and self._answers:
+                logger.error(NO_ANSWER)
+            self._answers = not connection.was_silent
+            raise
+        self._answers = True
+        if pooler == self._pooler and self.connection != "unknown":
+            return
+        self._pooler, self.connection = pooler, "pooler" if pooler else "direct"
+        for sentence in self.advice():
+            logger.warning(sentence)
 
     async def _check(self) -> None:
         try:
             await self._pool.check()
         except psycopg.Error as error:
             logger.warning("pool check failed: %s", type(error).__name__)
+
+    async def _renew(self, why: str = "fell silent") -> None:
+        logger.warning("the database %s: every connection is replaced", why)
+        await self._pool.drain()
+
+    def _mind_read_only(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        """Replace sessions that may not write, time and again, until new ones may.
+
+        A session keeps the default that it began with: one that began while the database, or the
+        login, was set read-only would go on to refuse everything long after that was taken back.
+        Behind a pooler the sessions are its own: there it has to reconnect.
+        """
+        if self._pooler:
+            return
+        if connection.closed or connection.pgconn.parameter_status(READ_ONLY) != b"on":
+            return
+        if self._renewal is None or self._renewal.done():
+            self._renewal = asyncio.create_task(self._renew_soon())
+
+    async def _renew_soon(self) -> None:
+        await asyncio.sleep(RENEW_SECONDS)  # while that lasts, not with each call
+        await self._renew("is set read-only, or was")

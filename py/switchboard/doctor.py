@@ -17,7 +17,6 @@ from typing import LiteralString
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import psycopg
-from psycopg.rows import dict_row
 
 from switchboard import db, embedded
 from switchboard.cli_database import find, first_line, foreign
@@ -27,11 +26,12 @@ from switchboard.doctor_beside import (
     MIGRATE,
     Connection,
     Finding,
-    cron,
     notes,
     server,
     snapshots,
+    way,
 )
+from switchboard.doctor_cron import cron
 from switchboard.errors import Problem
 from switchboard.migrate import NEWEST, OLDEST, ROLES, db_files
 from switchboard.secrets import Keyring, SecretError
@@ -58,18 +58,14 @@ def examine(settings: Settings, *, deep: bool = False) -> Iterator[Finding]:
     if place.folder is not None:
         url = embedded.superuser_url((place.folder.running() or {}).get("socket", ""))
     try:
-        connection: Connection = psycopg.connect(
-            db.dsn(url, pooler=not settings.prepare_statements),
-            autocommit=True,
-            row_factory=dict_row,
-            prepare_threshold=None,
-        )
+        connection, pooler = db.connect(url)
     except psycopg.Error as error:
         advice = "see that PostgreSQL runs, and what SWITCHBOARD_DATABASE_URL says"
         yield Finding("database", "error", foreign(error).message, advice)
         return
     with connection:
         yield version(connection)
+        yield from way(pooler, settings)
         checks = [clock, roles, migrations, functions, facts, cron, snapshots, zones]
         for check in (*checks, todos) if deep else checks:
             yield from guarded(check, connection)
@@ -249,10 +245,11 @@ def agrees(connection: Connection, zone: str, instants: list[datetime]) -> bool:
 
 def todos(connection: Connection) -> Iterator[Finding]:
     """Whether what holds between the columns of todos holds; reads all of them."""
-    connection.execute("set statement_timeout = 0")
-    rows = connection.execute(
-        "select id, problem from switchboard.unsound_todos(p_limit => 5)"
-    ).fetchall()
+    with connection.transaction():
+        connection.execute("set local statement_timeout = 0")
+        rows = connection.execute(
+            "select id, problem from switchboard.unsound_todos(p_limit => 5)"
+        ).fetchall()
     for row in rows:
         found = f"{row['id']}: {row['problem']}"
         yield Finding("todos", "error", found, "somebody wrote to the table by hand: undo that")

@@ -1,4 +1,4 @@
-"""What ``doctor`` sees of those beside it: pg_cron, other sessions, and the server."""
+"""What ``doctor`` sees of those beside it: the pooler, other sessions, and the server."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from psycopg import sql
 
 from switchboard import db
 from switchboard.cli_database import Place
+from switchboard.config import Settings
+from switchboard.pooler import Pooler
 
 MIGRATE = "run `switchboard migrate`"
 SNAPSHOT_SECONDS = 300
@@ -39,34 +41,19 @@ class Finding:
     advice: str | None = None
 
 
-def cron(connection: Connection) -> Iterator[Finding]:
-    """Whether pg_cron, where it is in this database, calls tick()."""
-    name = "pg_cron"
-    query: LiteralString = "select from pg_catalog.pg_extension where extname = 'pg_cron'"
-    if connection.execute(query).fetchone() is None:
-        yield Finding(name, "ok", "not in this database; the server sweeps")
+def way(pooler: Pooler | None, settings: Settings) -> Iterator[Finding]:
+    """What is between this program and the database, and what that asks for."""
+    name = "connection"
+    if pooler is None:
+        yield Finding(name, "ok", "straight to the database")
         return
-    jobs = connection.execute(
-        "select jobid, schedule, active, username from cron.job"
-        " where jobname = 'switchboard tick' and database = current_database()"
-    ).fetchall()
-    if not any(job["active"] for job in jobs):
-        found = "it has no job of ours that is active: only servers sweep"
-        yield Finding(name, "warning", found, MIGRATE)
-        return
-    last = connection.execute(
-        "select status, return_message from cron.job_run_details where jobid = any(%s)"
-        " and end_time is not null order by runid desc limit 1",
-        [[job["jobid"] for job in jobs]],
-    ).fetchone()
-    if last and last["status"] == "failed":
-        said = (last["return_message"] or "").strip().splitlines()
-        found = f"its last call of tick() failed: {said[0] if said else 'no message'}"
-        yield Finding(name, "warning", found, "see that its login may log in and may call tick()")
-        return
-    for job in jobs:
-        if job["active"]:
-            yield Finding(name, "ok", f"calls tick() as {job['username']}, {job['schedule']}")
+    if settings.prepare_statements:
+        found = "through a connection pooler, which loses prepared statements"
+        yield Finding(name, "warning", found, "set SWITCHBOARD_PREPARE_STATEMENTS=false")
+    if lacking := pooler.lacking():
+        yield Finding(name, "warning", lacking, pooler.statements())
+    if not (settings.prepare_statements or lacking):
+        yield Finding(name, "ok", "through a connection pooler, and set up for it")
 
 
 def snapshots(connection: Connection) -> Iterator[Finding]:

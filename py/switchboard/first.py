@@ -13,7 +13,6 @@ from secrets import token_hex
 from typing import Any
 
 import psycopg
-from psycopg.rows import dict_row
 
 from switchboard import db
 from switchboard.cli_database import Operator
@@ -59,7 +58,7 @@ def ensure(
     Returns:
         None when the database has such an endpoint, made from elsewhere.
     """
-    with psycopg.connect(db.dsn(operator_url), autocommit=True, row_factory=dict_row) as connection:
+    with db.connect(operator_url)[0] as connection:
         operator = Operator(connection)
         known = folder.read_json(file_name)
         if operator.value("select switchboard.find_endpoint(%s)", [SLUG]) is None:
@@ -81,7 +80,7 @@ def sign_in_link(operator_url: str, public_url: str) -> str | None:
     Returns:
         None when there is nobody of the name that ``ensure`` gives.
     """
-    with psycopg.connect(db.dsn(operator_url), autocommit=True, row_factory=dict_row) as connection:
+    with db.connect(operator_url)[0] as connection:
         operator = Operator(connection)
         person = _person(operator)
         if person is None:
@@ -122,8 +121,9 @@ def _make(operator: Operator, keys: Keyring) -> dict[str, Any]:
 
 
 def _authenticates(gateway_url: str, slug: str, credential: str) -> bool:
-    with psycopg.connect(db.dsn(gateway_url), autocommit=True) as connection:
+    with db.connect(gateway_url)[0] as connection:
         row = connection.execute(
-            "select switchboard.authenticate(%s, %s) is not null", [slug, digest(credential)]
+            "select switchboard.authenticate(%s, %s) is not null as valid",
+            [slug, digest(credential)],
         ).fetchone()
-    return bool(row and row[0])
+    return bool(row and row["valid"])

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 
+from switchboard import lacking
 from switchboard.access import Access
 from switchboard.auth import Authenticator
 from switchboard.board import Board
@@ -175,6 +176,7 @@ def create_app(settings: Settings) -> Starlette:
         beside = [
             dispatching,
             _start(database.read_errors()),
+            _start(lacking.report(database)),
             _start(listener.run()),
             _start(sessions.run()),
             _start(doorbell.run()),

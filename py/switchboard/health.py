@@ -14,6 +14,7 @@ import psycopg
 
 from switchboard import __version__
 from switchboard.guard import json_response
+from switchboard.listener import DEAF
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -54,7 +55,10 @@ class Health:
             "last_sweep_seconds": None if self._age is None else round(self._age, 1),
             "sweeps": _sweeps(self._reachable, self._age),
             "listener": self._listener.state,
+            "connection": self._database.connection,
         }
+        if advice := self.advice():
+            body["advice"] = advice
         if self._reachable:
             return json_response(body)
         problem = {
@@ -62,6 +66,11 @@ class Health:
             "code": "unavailable",
         }
         return json_response({**problem, **body}, 503, {"Retry-After": "5"})
+
+    def advice(self) -> list[str]:
+        """What should be set otherwise, for anybody to read."""
+        deaf = [DEAF] if self._listener.state == "deaf" else []
+        return [*self._database.advice(), *deaf]
 
     def facts(self) -> list[dict[str, Any]]:
         """Rows for the board's page of health: name, value, level and, if one is needed, a note."""
@@ -74,6 +83,12 @@ class Health:
                 "value": state,
                 "level": "ok" if hears else "warning",
                 "note": None if hears else "bells and waiting calls look every few seconds",
+            },
+            {
+                "name": "Database connection",
+                "value": self._database.connection,
+                "level": "warning" if any(self._database.advice()) else "ok",
+                "note": " ".join(self._database.advice()) or None,
             },
             {
                 "name": "Agents' sessions here",

@@ -3,7 +3,8 @@
 One connection of its own, outside the pool. When it is lost, it is made again with growing pauses;
 since nothing is heard in between, being back counts as «anything may have happened». A pooler may
 take LISTEN and never deliver: each connection therefore first sends itself a note, and says so
-when it does not come. While nothing is heard, those who wait for work look by themselves.
+when it does not come. While nothing is heard, those who wait for work look by themselves. A line
+that says nothing for a while is tried: a dead one is silent, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import psycopg
 from psycopg import sql
 
 from switchboard.db import dsn
+from switchboard.silence import Bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +33,8 @@ OUTBOX = "switchboard_outbox"
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 SELF_TEST_SECONDS = 5.0
-QUIET_SECONDS = 15.0
+QUIET_SECONDS = 5.0
+ANSWER_SECONDS = 5.0
 DEAF_SECONDS = 3.0
 
 DEAF = (
@@ -60,9 +63,10 @@ class Listener:
         pause = FIRST_PAUSE
         while True:
             try:
-                async with await psycopg.AsyncConnection.connect(
+                async with await Bounded.connect(
                     dsn(self._url, pooler=True), autocommit=True
                 ) as connection:
+                    connection.patience = ANSWER_SECONDS
                     await self._self_test(connection)
                     pause = FIRST_PAUSE
                     await self._listen(connection)
@@ -83,9 +87,7 @@ class Listener:
         for channel in (*self._callbacks, probe):
             await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
         # From another connection: through a pooler, a session may hear its own notes and no others.
-        async with await psycopg.AsyncConnection.connect(
-            dsn(self._url, pooler=True), autocommit=True
-        ) as other:
+        async with await Bounded.connect(dsn(self._url, pooler=True), autocommit=True) as other:
             await other.execute("select pg_notify(%s, '')", (probe,))
         heard = False
         async with aclosing(connection.notifies(timeout=SELF_TEST_SECONDS)) as notes:
@@ -106,7 +108,7 @@ class Listener:
                 self._tell(note.channel, note.payload)
             if deaf:
                 self._look_around()
-            await connection.execute("select 1")  # a dead connection is silent, too
+            await connection.execute("select 1")
 
     def _look_around(self) -> None:
         """Nothing is heard: whoever waits for work has to look. Changes are looked for anyway."""

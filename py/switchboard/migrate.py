@@ -21,6 +21,7 @@ from psycopg import sql
 from yoyo import get_backend, read_migrations
 from yoyo.exceptions import LockTimeout
 
+from switchboard import __version__
 from switchboard.migrate_connection import (
     DDL_LOCK_SECONDS,
     OWNER,
@@ -202,6 +203,7 @@ def _apply(dsn: str, files: Path, say: Say, break_lock: bool) -> None:
         try:
             with backend.lock(timeout=DDL_LOCK_SECONDS):
                 pending = backend.to_apply(migrations)
+                _refuse_if_newer(connection, {migration.id for migration in migrations})
                 for migration in pending:
                     say(f"Applying {migration.id} …")
                     backend.apply_one(migration)
@@ -210,6 +212,19 @@ def _apply(dsn: str, files: Path, say: Say, break_lock: bool) -> None:
             raise MigrateError(f"yoyo has locked this database ({error}). {LOCK_HELP}") from None
         connection.execute("delete from switchboard_migrations.holder")
         say(f"{len(pending)} of {len(migrations)} migrations were new.")
+
+
+def _refuse_if_newer(connection: psycopg.Connection[Any], known: set[str]) -> None:
+    """Functions of this program over tables that it does not know would pass by what those hold."""
+    query: LiteralString = "select migration_id from switchboard_migrations._yoyo_migration"
+    applied = {row[0] for row in connection.execute(query).fetchall()}
+    if unknown := sorted(applied - known):
+        raise MigrateError(
+            f"A newer version has migrated this database: it has {', '.join(unknown)}, which "
+            f"version {__version__} does not know. Nothing was changed. Install the newer version "
+            "again, or restore a backup from before it. Servers and workers of this version may "
+            "work on it as it is, as far as the newer version's CHANGELOG says so."
+        )
 
 
 def _clear_lock(connection: psycopg.Connection[Any], say: Say, break_lock: bool) -> None:

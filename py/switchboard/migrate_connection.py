@@ -12,6 +12,8 @@ from urllib.parse import urlencode
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from switchboard import pooler
+
 OWNER = "switchboard_owner"
 DDL_LOCK_SECONDS = 15
 TRIES = 20
@@ -55,9 +57,22 @@ def _parameters(dsn: str, role: str | None) -> dict[str, str]:
 
 
 def connect(dsn: str, role: str | None = None) -> psycopg.Connection[Any]:
-    """Connect for statements that commit one by one, as the login or as ``role``."""
+    """Connect for statements that commit one by one, as the login or as ``role``.
+
+    Raises:
+        MigrateError: a connection pooler is between us and the database.
+    """
     parameters = cast("dict[str, Any]", _parameters(dsn, role))
-    return psycopg.connect(autocommit=True, prepare_threshold=None, **parameters)
+    try:
+        connection = psycopg.connect(autocommit=True, prepare_threshold=None, **parameters)
+    except psycopg.OperationalError as error:
+        if pooler.refuses_options(error):
+            raise MigrateError(pooler.NO_MIGRATION) from None
+        raise
+    if pooler.is_between(connection):  # it forgets the role: tables would not be the owner's
+        connection.close()
+        raise MigrateError(pooler.NO_MIGRATION)
+    return connection
 
 
 def script(connection: psycopg.Connection[Any], text: bytes) -> None:

@@ -205,15 +205,20 @@ class _Address:
 async def _parts(
     operation: Operation, request: Request
 ) -> tuple[dict[str, Any], dict[str, str], str | None]:
-    """Path, query and body of a request; the body is JSON text, None when there is none."""
+    """Path, query and body of a request; the body is JSON text, None when there is none.
+
+    What the operation does not know is refused by its name. Its value, perhaps a token in the wrong
+    place, goes no further: not to the database, which may log what it is given.
+    """
     body = await read_body(
         request.receive,
         operation.body_limit or UNEXPECTED_BODY,
         request.headers.get("content-length"),
     )
+    query = _once(request.query_params.multi_items())
     return (
         request.path_params,
-        _once(request.query_params.multi_items()),
+        {name: value if name in operation.arguments else "" for name, value in query.items()},
         json_object(body, request.headers.get("content-type", "")) if body else None,
     )
 

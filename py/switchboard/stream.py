@@ -91,7 +91,11 @@ class Stream:
         """Write one bell; waits as long as the client takes nothing. False: it has gone."""
         text = event(METHOD, bell)
         async with self._lock:
-            if not self.is_open or (self._connection and self._connection.has_left()):
+            if self._connection and self._connection.has_left():
+                # The loop may come to know of it only when whoever rings lets go of it, and he
+                # would find this stream again and again.
+                self.is_open = False
+            if not self.is_open:
                 return False
             await self._send({"type": "http.response.body", "body": text, "more_body": True})
             self._bytes += len(text)

@@ -12,26 +12,10 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from chaos.budgets import DAYS, STEPS, first_shown
+
 Row = dict[str, Any]
-DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-STEPS = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
 BROKEN = "Mars/Olympus"  # a zone that is gone
-
-
-def first_shown(label: datetime, zone: ZoneInfo) -> datetime:
-    """The first instant at which the local clock shows the label, or something later."""
-    early = label.replace(tzinfo=zone, fold=0).astimezone(UTC)
-    if early.astimezone(zone).replace(tzinfo=None) == label:
-        return early
-    late = early  # in a gap: read with the clock of before, it lies behind the change
-    early = label.replace(tzinfo=zone, fold=1).astimezone(UTC)
-    while late - early > timedelta(microseconds=1):
-        half = early + (late - early) / 2
-        if half.astimezone(zone).replace(tzinfo=None) >= label:
-            late = half
-        else:
-            early = half
-    return late
 
 
 @dataclass

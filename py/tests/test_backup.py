@@ -1,6 +1,6 @@
 """Backup and restore: pg_dump under load, restored in a cluster that has never seen Switchboard.
 
-The dump is made as docs/operations.md says, while producers and workers run, of a snapshot that the
+The dump is made as docs/backup.md says, while producers and workers run, of a snapshot that the
 test holds, too: so it knows to the row what has to be in it. It is restored in a PostgreSQL 18 of
 its own; on Debian's PostgreSQL 15 (`scripts/with-server debian`) that is another version. Then it
 is compared and used: rows, functions, rights, a worker's login, sealed secrets, leases.
@@ -114,7 +114,7 @@ def program(name: str, dsn: str, *words: str | Path) -> None:
 
 
 def dump(name: str, dsn: str, snapshot: str, place: Path) -> None:
-    """Dump one database, as docs/operations.md says.
+    """Dump one database, as docs/backup.md says.
 
     A server of a container brings the pg_dump for it.
     """

@@ -1,31 +1,25 @@
 """docker-compose.yml and the two images, as files: what they promise, without Docker.
 
 The file is held to the part of the compose specification that it uses, as Compose v2 and
-docker-compose 1.29 both read it, and to what docs/operations.md says: nobody is root, nothing can
+docker-compose 1.29 both read it, and to what docs/docker.md says: nobody is root, nothing can
 be written to but volumes, secrets are files. Where either program is here, it reads the file, too.
-`scripts/test-docker stack` also starts the whole, from nothing.
+`scripts/test-docker stack` starts the whole, from nothing (test_stack.py).
 """
 
-import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
 import tomllib
-import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from stack_kit import FILE, ROOT, programs
 
-ROOT = Path(__file__).resolve().parents[2]
-FILE = ROOT / "docker-compose.yml"
 TEXT = FILE.read_text(encoding="utf-8")
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -116,18 +110,6 @@ SCHEMA = {
         },
     },
 }
-
-
-def programs() -> list[list[str]]:
-    """Compose v2 and docker-compose 1.29, as far as they are here."""
-    found = []
-    if shutil.which("docker"):
-        asked = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
-        if asked.returncode == 0:
-            found.append(["docker", "compose"])
-    if shutil.which("docker-compose"):
-        found.append(["docker-compose"])
-    return found
 
 
 def mounts(service: str) -> dict[str, tuple[str, str]]:
@@ -302,100 +284,3 @@ def test_the_health_check_says_what_the_server_says() -> None:
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         assert check(taken.getsockname()[1]) == 1
-
-
-class Stack:
-    """All services, under a project name and ports of their own."""
-
-    def __init__(self, program: list[str], folder: Path) -> None:
-        self.program = program
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            two.bind(("127.0.0.1", 0))
-            self.port, database_port = one.getsockname()[1], two.getsockname()[1]
-        self.env = {
-            **os.environ,
-            "SWITCHBOARD_PORT": str(self.port),
-            "SWITCHBOARD_DATABASE_PORT": str(database_port),
-        }
-        self.files = ["-f", str(FILE)]
-        if network := os.environ.get("SWITCHBOARD_TEST_BUILD_NETWORK"):
-            extra = {"services": {name: {"build": {"network": network}} for name in SERVICES}}
-            (folder / "build.yml").write_text(json.dumps(extra))
-            self.files += ["-f", str(folder / "build.yml")]
-        self.project = f"sbtest{os.getpid()}"
-
-    def __call__(self, *words: str, check: bool = True) -> str:
-        """Run a command of Compose; its output."""
-        done = subprocess.run(
-            [*self.program, *self.files, "-p", self.project, *words],
-            cwd=ROOT,
-            env=self.env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0 or not check, done.stdout[-3000:] + done.stderr[-3000:]
-        return done.stdout
-
-    def readyz(self) -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
-
-
-@pytest.fixture(params=programs(), ids=" ".join)
-def stack(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stack]:
-    if not os.environ.get("SWITCHBOARD_TEST_STACK"):
-        pytest.skip("`scripts/test-docker stack` starts it")
-    made = Stack(request.param, tmp_path)
-    try:
-        yield made
-    finally:
-        made("down", "--volumes", "--timeout", "10", check=False)
-
-
-@pytest.mark.timeout(900)
-def test_the_stack_comes_up_from_nothing(stack: Stack, until: Callable[..., Any]) -> None:
-    stack("up", "--build", "--detach")
-
-    def printed() -> str:
-        return stack("logs", "--no-color", "welcome")
-
-    until(lambda: "psql switchboard" in printed(), "welcome has printed", 120)
-    text = printed()
-    assert f"Switchboard serves http://127.0.0.1:{stack.port}." in text
-    assert "docker compose run --rm switchboard todo list" in text
-    (credential,) = set(re.findall(r"sbk_[\w-]{43}", text))
-    assert stack.readyz()["status"] == "ready"
-
-    # The command line, and a table that is filled.
-    stack("run", "--rm", "switchboard", "todo", "push", "agent", "Say hello", "-q", "inbox")
-    assert "Say hello" in stack("run", "--rm", "switchboard", "todo", "list")
-
-    # Nobody is root, nothing is written to, no secret is in the environment.
-    for name in STAY:
-        where = ["exec", "-T", name, "sh", "-c"]
-        assert stack(*where, "id -u").strip() == "999"
-        assert stack(*where, "touch /usr/probe || echo refused").strip() == "refused"
-        key = stack("exec", "-T", "server", "cat", "/run/secrets/switchboard/key").strip()
-        assert key not in stack(*where, "env")
-    hidden = "ls /run/postgresql/.s* /var/lib/switchboard/pgpass || echo refused"
-    assert stack("exec", "-T", "server", "sh", "-c", hidden).strip() == "refused"
-
-    # The server's login is no more than a server's.
-    superusers = "select string_agg(rolname, ' ') from pg_roles where rolsuper and rolcanlogin"
-    psql = ["exec", "-T", "database", "psql", "-XAtq", "switchboard", "-c"]
-    assert stack(*psql, superusers).strip() == "postgres"
-    passwords = "select count(rolpassword) from pg_authid where rolname = 'postgres'"
-    assert stack(*psql, passwords).strip() == "0"
-    assert "30 seconds" in stack(*psql, "select schedule from cron.job")
-
-    # Stopped and started again it goes on with the same.
-    stack("down", "--timeout", "30")
-    stack("up", "--detach")
-    until(lambda: credential in printed(), "welcome prints the same credential", 120)
-    assert "Say hello" in stack("run", "--rm", "switchboard", "todo", "list")
-    everything = stack("logs", "--no-color", "server", "database", "prepare")
-    assert credential not in everything
-    assert key not in everything

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
-from conftest import Served, Sql, free_port
+from conftest import Served, Sql, free_port, until
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -47,8 +47,9 @@ def examined(
         report = json.loads(capsys.readouterr().out)
         found: dict[str, list[Check]] = {}
         for check in report["checks"]:
-            assert set(check) == {"name", "level", "found", "advice"}
+            assert set(check) == {"name", "level", "found", "advice", "runbook"}
             assert (check["advice"] is None) == (check["level"] == "ok"), check
+            assert (check["runbook"] is None) == (check["level"] == "ok"), check
             found.setdefault(check["name"], []).append(check)
         assert report["ok"] is not any(c["level"] == "error" for c in report["checks"])
         assert bool(ended.value.code) is not report["ok"]
@@ -80,6 +81,7 @@ def test_people_read_what_to_do(
     text = capsys.readouterr().out
     assert "WARN   server: none answers" in text
     assert "       → run `switchboard serve`" in text
+    assert "       see docs/runbooks.md#a-server-does-not-answer" in text
 
 
 def test_what_is_missing_is_an_error(examined: Doctor, db: Sql) -> None:
@@ -327,6 +329,8 @@ def cron_database(cluster_url: str) -> Iterator[str]:
     dsn = make_conninfo(cluster_url, dbname=name)
     with psycopg.connect(dsn, autocommit=True) as owner:
         owner.execute("create extension if not exists pg_cron")
+        alive = "select from pg_stat_activity where backend_type = 'pg_cron launcher'"
+        until(lambda: owner.execute(alive).fetchone() is not None, "its scheduler runs", 30)
     migrate(dsn, lambda _: None)
     yield dsn
     migrate(dsn, lambda _: None)  # schedules what a test has switched off

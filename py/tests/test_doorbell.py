@@ -486,6 +486,23 @@ async def test_bells_that_nobody_takes_are_given_back(monkeypatch) -> None:
         await until_so(lambda: database.returned == ["t1", "t2"])
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.anyio
+async def test_a_client_that_has_just_left_is_asked_once_and_holds_up_nobody(others) -> None:
+    got: list[bytes] = []
+
+    async def take(message):
+        got.append(message["body"])
+
+    async with ringing(*[take] * (1 + others)) as (doorbell, database, sessions):
+        sessions.open[0]._connection = connection = FakeConnection()
+        connection.gone = True  # which the loop learns only when it is let go of
+        database.bells = [[bell(1)]]
+        doorbell.ready("e:q")
+        await until_so(lambda: len(got) == others and database.returned == ["t1"] * (1 - others))
+
+
 @pytest.mark.anyio
 async def test_notes_that_come_during_a_look_ask_for_one_more() -> None:
     async def take(_):

@@ -1,7 +1,8 @@
 """docs/faults.md against the tests: every test that its tables name exists, every fault has one.
 
 A name in the table is one of: `test_x.py::test_name` (py/tests), `file.sql::beginning of a test's
-name` (db/tests), `race.spec::steps of a permutation` (db/tests/isolation), `bench/run NAME`.
+name` (db/tests), `race.spec::steps of a permutation` (db/tests/isolation), `bench/run NAME`,
+`scripts/chaos SCENARIO` (py/chaos).
 """
 
 import ast
@@ -10,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from chaos.scenario import load
+
 ROOT = Path(__file__).parents[2]
 PY_TESTS = ROOT / "py" / "tests"
 SQL_TESTS = ROOT / "db" / "tests"
 SPECS = SQL_TESTS / "isolation" / "specs"
 NUMBERS = range(1, 68)
-# What the queue itself must have a test for; the others come with the part they belong to.
-NEEDED = (*range(1, 33), *range(40, 48), *range(49, 53), 56, *range(59, 68))
 RULES = [f"w{number}" for number in range(1, 20)]  # for webhooks
 REACHABLE = [f"h{number}" for number in range(1, 19)]  # for MCP and HTTP
+DATABASE = [f"d{number}" for number in range(1, 12)]  # for what a database login reaches
+OUTBOUND = [f"o{number}" for number in range(1, 13)]  # for calls to others
 WHERE = {"make test", "make bench", "make chaos"}
 
 
@@ -32,11 +35,10 @@ def table(label: str) -> dict[str, list[str]]:
 
 
 TABLE = {int(number): cells for number, cells in table(r"\d+").items()}
-WEBHOOKS = table(r"w\d+")
-HTTP = table(r"h\d+")
+BY_RULE = {**table(r"w\d+"), **table(r"h\d+"), **table(r"d\d+"), **table(r"o\d+")}
 NAMED: list[tuple[int | str, str]] = [
     (number, name)
-    for number, cells in (*TABLE.items(), *WEBHOOKS.items(), *HTTP.items())
+    for number, cells in (*TABLE.items(), *BY_RULE.items())
     for name in re.findall(r"`([^`]+)`", cells[1])
 ]
 
@@ -48,6 +50,8 @@ def is_there(name: str) -> bool:
         bench = name.removeprefix("bench/run ")
         main = (ROOT / "bench" / "__main__.py").read_text()
         return f'"{bench}"' in main and (ROOT / f"bench/{bench.replace('-', '_')}.py").is_file()
+    if name.startswith("scripts/chaos "):
+        return name.removeprefix("scripts/chaos ") in load()
     if file.endswith(".py"):
         tree = ast.parse((PY_TESTS / file).read_text())
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -64,16 +68,14 @@ def test_every_fault_has_a_row() -> None:
 
 
 def test_every_rule_has_a_row() -> None:
-    assert list(WEBHOOKS) == RULES
-    assert list(HTTP) == REACHABLE
-    rows = (*WEBHOOKS.values(), *HTTP.values())
-    assert all(len(cells) == 4 and all(cells) for cells in rows)
+    assert list(BY_RULE) == [*RULES, *REACHABLE, *DATABASE, *OUTBOUND]
+    assert all(len(cells) == 4 and all(cells) for cells in BY_RULE.values())
 
 
-@pytest.mark.parametrize("number", [*NEEDED, *RULES, *REACHABLE])
+@pytest.mark.parametrize("number", [*NUMBERS, *BY_RULE])
 def test_a_fault_of_the_queue_has_tests_and_was_seen_red(number: int | str) -> None:
     assert [name for fault, name in NAMED if fault == number]
-    _, _, where, broken = {**TABLE, **WEBHOOKS, **HTTP}[number]
+    _, _, where, broken = {**TABLE, **BY_RULE}[number]
     assert set(where.split(", ")) <= WHERE
     assert broken != "-"
 

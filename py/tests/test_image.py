@@ -1,15 +1,18 @@
 """The image of db/Dockerfile: pg_cron ticks every 30 seconds, and nobody else does.
 
-scripts/test-docker runs the image and names the database that pg_cron lives in. No server process
-has ever been connected to it, so what happens there, pg_cron did.
+scripts/test-docker runs the image and names the database that pg_cron lives in. The only server
+that is ever connected to it, the last test's, sweeps when nobody has done so for an hour: what time
+does there, pg_cron did.
 """
 
 import os
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from conftest import Sql
+from bell_kit import Ears
+from conftest import Served, Sql
 from psycopg.conninfo import make_conninfo
 
 NAME = os.environ.get("SWITCHBOARD_TEST_CRON", "")
@@ -18,7 +21,7 @@ PERIOD = 30
 READ = "select pg_read_file(%s)"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cron(cluster_url: str) -> Iterator[Sql]:
     operator = Sql(make_conninfo(cluster_url, dbname=NAME))
     with operator.connection:
@@ -56,7 +59,7 @@ def test_who_has_no_password_does_not_come_in(cron: Sql) -> None:
 
 
 @pytest.mark.timeout(200)
-def test_leases_come_back_while_nobody_else_ticks(cron: Sql, until: Callable[..., Any]) -> None:
+def test_time_does_its_work_while_nobody_else_ticks(cron: Sql, until: Callable[..., Any]) -> None:
     job = cron.row("select schedule, active from cron.job where jobname = 'switchboard tick'")
     assert job == {"schedule": "30 seconds", "active": True}
     assert not cron.rows(
@@ -64,17 +67,25 @@ def test_leases_come_back_while_nobody_else_ticks(cron: Sql, until: Callable[...
     )
 
     endpoint = cron.vend(f"image{os.getpid()}")
-    todo = cron.create(endpoint, "its worker dies")
-    cron.row(
-        "select id from switchboard.claim_next(%s, 'worker', p_lease_ttl_seconds => 1)",
-        endpoint.id,
+    expires = datetime.now(UTC) + timedelta(seconds=3)
+    gone = cron.vend(f"gone{os.getpid()}", expires_at=expires)
+    create = "select id from switchboard.create_todo(%s, 'inbox', %s, p_max_attempts => %s)"
+    back = cron.value(create, endpoint.id, "its worker dies", 2)
+    spent = cron.value(create, endpoint.id, "its last worker dies", 1)
+    for _ in range(2):
+        cron.row("select id from switchboard.claim_next(%s, 'w', null, 1)", endpoint.id)
+    orphan = cron.value(create, gone.id, "its endpoint expires", 1)
+
+    def states() -> list[str]:
+        query = "select state::text from switchboard.todos where id = %s"
+        return [cron.value(query, todo) for todo in (back, spent, orphan)]
+
+    assert states() == ["claimed", "claimed", "pending"]
+    until(
+        lambda: states() == ["pending", "failed", "failed"],
+        "pg_cron's tick takes the leases back, and ends what has no attempt or no endpoint left",
+        2 * PERIOD + 10,
     )
-
-    def state() -> str:
-        return str(cron.value("select state from switchboard.get_todo(%s, %s)", endpoint.id, todo))
-
-    assert state() == "claimed"
-    until(lambda: state() == "pending", "pg_cron's tick takes the lease back", 2 * PERIOD + 10)
 
     ran = """
         select count(*) from cron.job_run_details d join cron.job j using (jobid)
@@ -93,4 +104,25 @@ def test_leases_come_back_while_nobody_else_ticks(cron: Sql, until: Callable[...
     sweeps = cron.rows("select * from switchboard.sweep_status()")
     assert not [row for row in sweeps if row["last_error"]]
     assert cron.value("select switchboard.sweep_age() < interval '35 seconds'")
+    cron.value("select switchboard.revoke_endpoint(%s) is null", endpoint.id)
+
+
+@pytest.mark.timeout(200)
+def test_who_listens_hears_what_pg_cron_gives_back(
+    cron: Sql, serve: Callable[..., Served], until: Callable[..., Any]
+) -> None:
+    served = serve(database_url=cron.dsn, tick_interval=3600.0)
+    served.wait_listening()
+    endpoint = cron.vend(f"hears{os.getpid()}", verbs=["claim_next"])
+    todo = cron.create(endpoint, "its worker dies")
+    cron.row("select id from switchboard.claim_next(%s, 'w', null, 1)", endpoint.id)
+    ears = Ears(served, endpoint)
+    try:
+        state = "select state::text from switchboard.todos where id = %s"
+        until(lambda: cron.value(state, todo) == "pending", "it is taken back", 2 * PERIOD + 10)
+        ears.hears(todo)
+        claimed = ears.session.call("claim_next")["todo"]
+        assert (claimed["id"], claimed["attempt"]) == (todo, 2)
+    finally:
+        ears.close()
     cron.value("select switchboard.revoke_endpoint(%s) is null", endpoint.id)

@@ -4,10 +4,13 @@ The oracle knows no trick of the SQL. The boundary of a label is by its definiti
 all instants that could be it, those at which some offset of the zone shows the label and those at
 which the clock is changed, at which the clock then shows the label or later. PostgreSQL and Python
 may have different editions of the tz data: what is near a time at which they differ is not counted.
+
+SWITCHBOARD_ZONES_SHARE (1) says of how many different clocks one is tried around its changes.
 """
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 from bisect import bisect_left, bisect_right
@@ -30,6 +33,7 @@ SECONDS = {"hour": HOUR, "day": DAY, "week": WEEK}
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONDAY = 4 * DAY  # 1970-01-05
 YEARS = (2020, 2035)
+SHARE = int(os.environ.get("SWITCHBOARD_ZONES_SHARE", "1"))
 # Stranger ones of the past: skipped days, half hours, midnights, three hours, a week of summer.
 PAST = (
     ("Pacific/Apia", 2011, 2012),
@@ -237,14 +241,14 @@ def test_every_zone_around_every_change_from_2020_to_2035(db: Sql) -> None:
         anywhere.add(any_time(clock, number), other)
         if (key := (clock.ahead(clock.grid[0]), *clock.changes, other)) not in distinct:
             distinct.add(key)
-            for change in clock.inside:
+            for change in clock.inside if len(distinct) % SHARE == 0 else ():
                 changes.add(near_change(clock, change), other)
     for comparison, what in ((changes, "around changes"), (anywhere, "anywhere")):
         comparison.report(what)
         comparison.check()
         assert comparison.left_out < comparison.counted.total() / 3
-    assert changes.counted.total() > 250_000
-    assert len(changes.counted) > 35
+    assert changes.counted.total() > 200_000 / SHARE
+    assert len(changes.counted) > 30 / SHARE
     assert anywhere.counted.total() > 15_000
     assert len(anywhere.counted) > 500
 

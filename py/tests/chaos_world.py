@@ -1,0 +1,173 @@
+"""A made-up run of chaos: calls as clients wrote them down, rows as the database holds them.
+
+What is told is right as long as nobody changes it: test_chaos_history.py does. Times are seconds
+from the start, by the clock of the machine and by that of the database.
+"""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from chaos.classify import classify
+from chaos.facts import Facts
+from chaos.history import OK, REFUSED, UNKNOWN, Operation
+from chaos.verdict import Verdict
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+ENDPOINT, QUEUE, LEASE = "e1", "inbox", 2
+OUTCOMES = {"complete": "done", "fail": "failed", "release": "released"}
+NOTHING = ("kind", "completed_at", "due_at", "claimed_at", "owner", "event_id", "result")
+Row = dict[str, Any]
+
+
+def at(seconds: float) -> datetime:
+    """So many seconds after the start, as the database tells it."""
+    return START + timedelta(seconds=seconds)
+
+
+class World:
+    """The calls, and what the database holds."""
+
+    def __init__(self) -> None:
+        self.calls: list[Operation] = []
+        self.facts = Facts()
+        self.numbers = itertools.count(1)
+
+    def call(
+        self, op: str, begun: float, end: str = OK, took: float = 0.01, **more: Any
+    ) -> Operation:
+        """A call as a client wrote it; more: client, code, answer, and arguments."""
+        client = more.pop("client", "w1")
+        code, answer = more.pop("code", ""), more.pop("answer", {})
+        ended = None if end == UNKNOWN else int((begun + took) * 1e9)
+        code = code or {REFUSED: "conflict", UNKNOWN: "killed"}.get(end, "")
+        args = {"endpoint": ENDPOINT, **more}
+        number = next(self.numbers)
+        made = Operation(
+            client, "r", number, op, args, client, int(begun * 1e9), ended, end, code, answer
+        )
+        self.calls.append(made)
+        return made
+
+    def todo(self, begun: float = 0, key: str | None = None, end: str = OK, **more: Any) -> Row:
+        """A todo, and the create that made it."""
+        number = next(self.numbers)
+        row: Row = {
+            **dict.fromkeys(NOTHING),
+            "id": f"t{number}",
+            "endpoint_id": ENDPOINT,
+            "queue": QUEUE,
+            "state": "pending",
+            "title": f"todo {number}",
+            "idempotency_key": key,
+            "attempt": 0,
+            "max_attempts": 5,
+            "claims": 0,
+            "created_at": at(begun),
+            **more,
+        }
+        self.facts.todos.append(row)
+        self.create(row, begun, end)
+        return row
+
+    def create(
+        self, todo: Row, begun: float, end: str = OK, created: bool = True, op: str = "create"
+    ) -> Operation:
+        asked = {"queue": todo["queue"], "title": todo["title"]}
+        if todo["idempotency_key"] is not None:
+            asked["key"] = todo["idempotency_key"]
+        answer = {"todos": [{"id": todo["id"], "created": created}]} if end == OK else {}
+        return self.call(op, begun, end, client="maker", todos=[asked], answer=answer)
+
+    def claim(self, todo: Row, begun: float, end: str = OK, client: str = "w1", **more: Any) -> str:
+        """A claim, and the todo held under it; the token."""
+        todo["claims"] += 1
+        todo["attempt"] += 1
+        todo |= {"state": "claimed", "claimed_at": at(begun), "owner": client}
+        token = f"{todo['id']}-{todo['claims']}"
+        told = {
+            "id": todo["id"],
+            "endpoint_id": ENDPOINT,
+            "queue": todo["queue"],
+            "lease_token": token,
+            "claims": todo["claims"],
+            "attempt": todo["attempt"],
+            "claimed_at": str(at(begun)),
+            "lease_expires_at": str(at(begun + LEASE)),
+            **more,
+        }
+        answer = {"todos": [told]} if end == OK else {}
+        self.call("claim", begun, end, client=client, lease=LEASE, answer=answer)
+        return token
+
+    def row(self, todo: Row, ended: float, outcome: str, state: str) -> Row:
+        """The attempt that the todo is in ends, as the database tells it."""
+        row: Row = {
+            "endpoint_id": ENDPOINT,
+            "todo_id": todo["id"],
+            "seq": todo["claims"],
+            "attempt": todo["attempt"],
+            "claimed_at": todo["claimed_at"],
+            "ended_at": at(ended),
+            "queue": todo["queue"],
+            "owner": todo["owner"],
+            "outcome": outcome,
+            "state": state,
+        }
+        self.facts.attempts.append(row)
+        todo["state"] = "pending" if state == "claimed" else state
+        if state == "done":
+            todo["completed_at"] = at(ended)
+        return row
+
+    def end(
+        self,
+        todo: Row,
+        token: str,
+        begun: float,
+        verb: str = "complete",
+        end: str = OK,
+        **more: Any,
+    ) -> Operation:
+        """The holder ends it, and the database says so (whatever he was told)."""
+        state = {"complete": "done", "fail": "failed", "release": "pending"}[verb]
+        self.row(todo, begun, OUTCOMES[verb], state)
+        if verb != "release":
+            todo["result"] = {"token": token}
+        return self.say(todo, token, begun, verb, end, **more)
+
+    def say(
+        self,
+        todo: Row,
+        token: str,
+        begun: float,
+        verb: str = "complete",
+        end: str = OK,
+        **more: Any,
+    ) -> Operation:
+        """A call on a lease, of which the database knows nothing."""
+        return self.call(verb, begun, end, todo=todo["id"], token=token, **more)
+
+    def beat(self, todo: Row, token: str, begun: float, end: str = OK) -> Operation:
+        answer = {"todos": [{"lease_expires_at": str(at(begun + LEASE))}]} if end == OK else {}
+        return self.say(todo, token, begun, "heartbeat", end, lease=LEASE, answer=answer)
+
+    def done(self, begun: float = 0, **more: Any) -> tuple[Row, str]:
+        """A todo that was created, claimed a second later and completed half a second later."""
+        todo = self.todo(begun, **more)
+        token = self.claim(todo, begun + 1)
+        self.end(todo, token, begun + 1.5)
+        return todo, token
+
+    def lapsed(self, ended: float = 3.5, how: str = "claimed") -> tuple[Row, str]:
+        """A todo claimed at 1, whose lease lapsed; ``how``: taken over (claimed) or swept."""
+        todo = self.todo()
+        token = self.claim(todo, 1)
+        self.row(todo, ended, "lapsed", how)
+        return todo, token
+
+    def judge(self, allows: tuple[str, ...] = ()) -> Verdict:
+        self.facts.counted = len(self.facts.attempts)
+        return classify(self.calls, self.facts, allows)
