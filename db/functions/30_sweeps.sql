@@ -295,7 +295,8 @@ declare
 begin
     foreach v_name in array sweep_names() loop
         perform from sweeps s
-        where s.name = v_name and not s.last_run_at between v_now - interval '29 seconds' and v_now
+        where s.name = v_name
+          and not s.last_run_at between v_now - interval '29 seconds' and v_now + interval '29 seconds'  -- later: a tick that began after this one
         for no key update skip locked;
         continue when not found;  -- ran just now, or runs elsewhere
         v_error := null;

@@ -61,6 +61,9 @@ select is(switchboard.sweep_names(), '{reap_expired,requeue_due_retries,retire_e
 select set_eq('select name from switchboard.sweep_status()', $$ select unnest(switchboard.sweep_names()) $$, 'each has its row');
 select set_eq($$ select jsonb_object_keys(switchboard.tick()) $$, $$ select unnest(switchboard.sweep_names()) $$, 'a tick runs every sweep');
 select is(switchboard.tick(), '{}', 'fault 55: a second one runs none');
+update switchboard.sweeps set last_run_at = last_run_at + interval '1 s';
+select is(switchboard.tick(), '{}', 'fault 55: nor does one that read the clock before the other did, and comes after it');
+update switchboard.sweeps set last_run_at = last_run_at - interval '1 s';
 select is(switchboard.sweep_age(), interval '0 s', 'the age of the last sweep');
 select test.pass('28 s') \g /dev/null
 select is(switchboard.tick(), '{}', 'nor after 28 s');

@@ -17,6 +17,7 @@ from chaos import report
 from chaos.cluster import make_template
 from chaos.run import run
 from chaos.scenario import Scenario, load
+from chaos.small_disk import NoSmallDiskError
 
 KIND = "SWITCHBOARD_CHAOS_SERVER"
 RUNNING: set[subprocess.Popen[bytes]] = set()  # the processes of runs
@@ -75,9 +76,13 @@ def seeds(text: str) -> tuple[int, ...]:
 def be_one(scenario: Scenario, options: argparse.Namespace) -> int:
     """Run one scenario with one seed, and leave the verdict in its folder."""
     folder: Path = options.one
-    verdict = run(
-        scenario, options.seeds[0], options.seconds, folder, options.template, options.server
-    )
+    try:
+        verdict = run(
+            scenario, options.seeds[0], options.seconds, folder, options.template, options.server
+        )
+    except NoSmallDiskError as error:
+        report.say(str(error))
+        return report.LEFT_OUT
     report.write(verdict, folder / report.VERDICT)
     return 0 if verdict.good else 1
 

@@ -13,6 +13,7 @@ from chaos.scenario import Scenario
 from chaos.verdict import KINDS, Verdict
 
 VERDICT = "verdict.json"
+LEFT_OUT = 77  # exit code of a run that cannot be made here
 ABOUT = "Breaks things under load and judges what came of it; docs/chaos.md says more."
 SHOWN = 12  # violations of a run
 
@@ -30,8 +31,13 @@ class Result:
 
     @property
     def good(self) -> bool:
-        """Whether it ended, and nothing was wrong or missing."""
-        return self.code == 0 and self.verdict is not None and self.verdict.good
+        """Whether it ended, and nothing was wrong or missing; or it cannot be made here."""
+        return self.left_out or (self.code == 0 and self.verdict is not None and self.verdict.good)
+
+    @property
+    def left_out(self) -> bool:
+        """Whether it takes powers that are missing here."""
+        return self.code == LEFT_OUT
 
 
 def say(text: str) -> None:
@@ -65,7 +71,9 @@ def progress(result: Result, seconds: float) -> None:
     """A line for a run that ended, and what was wrong with it."""
     verdict = result.verdict
     name = f"{result.scenario} seed {result.seed}"
-    if verdict is None:
+    if result.left_out:
+        say(f"left out {name}: {result.log.read_text(errors='replace').splitlines()[-1]}")
+    elif verdict is None:
         log = result.log.read_text(errors="replace").splitlines()[-25:]
         say(f"BROKEN   {name} ({result.seconds:.0f} s)\n" + "\n".join("  " + line for line in log))
     else:
@@ -102,7 +110,8 @@ def table(results: Iterable[Result]) -> None:
     for result in sorted(results, key=lambda r: (r.scenario, r.seed)):
         verdict = result.verdict
         if verdict is None:
-            rows.append((result.scenario, str(result.seed), "did not end"))
+            why = "left out" if result.left_out else "did not end"
+            rows.append((result.scenario, str(result.seed), why))
             continue
         numbers = [verdict.attempted, verdict.acknowledged, verdict.refused, verdict.unknown]
         numbers += [verdict.count(kind) for kind in KINDS]

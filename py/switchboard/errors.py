@@ -29,6 +29,7 @@ OWN: Mapping[str, tuple[int, str]] = {
 }
 _OWN_STATUS = {"invalid_argument": 400, "forbidden": 403, "not_found": 404, "too_large": 413}
 
+TRY_AGAIN_SECONDS = 1.0
 UNSTORABLE = (
     "the arguments hold something that cannot be stored (a NUL character, half of a surrogate "
     "pair, a number out of range, too deep a nesting): remove it and call again"
@@ -46,7 +47,8 @@ class Problem(Exception):  # noqa: N818
         code: machine-readable, for example ``not_found``.
         message: one or two sentences for a person or a model.
         details: more members of the error body.
-        retry_after: seconds after which trying again makes sense; None when it does not.
+        retry_after: seconds after which trying again makes sense; None when it does not, which is
+            never so for ``unavailable``, whoever found it out.
         status: HTTP status, where it is not the one of the code.
     """
 
@@ -55,6 +57,11 @@ class Problem(Exception):  # noqa: N818
     details: JsonObject = field(default_factory=dict)
     retry_after: float | None = None
     status: int | None = None
+
+    def __post_init__(self) -> None:
+        """What the database says of itself names no time."""
+        if self.code == "unavailable" and self.retry_after is None:
+            self.retry_after = TRY_AGAIN_SECONDS
 
     def body(self) -> dict[str, Any]:
         """The HTTP error body."""
@@ -72,7 +79,7 @@ def own(code: str, **details: Any) -> Problem:
 
 def unavailable() -> Problem:
     """The database cannot be asked, or asks for another try."""
-    return Problem("unavailable", OWN["unavailable"][1], retry_after=1)
+    return Problem("unavailable", OWN["unavailable"][1])
 
 
 def rate_limited(wait: float) -> Problem:

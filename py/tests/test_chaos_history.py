@@ -16,7 +16,6 @@ from chaos_world import ENDPOINT, LEASE, QUEUE, World, at
 
 from chaos.budgets import window_start
 from chaos.history import OK, REFUSED, UNKNOWN, HistoryError, Writer, read, read_all
-from chaos.scenario import load
 from chaos.verdict import Verdict
 
 
@@ -239,9 +238,3 @@ def test_what_no_client_can_have_written_is_refused(tmp_path: Path) -> None:
     for lines in ([head, call[:9], call], [head, call, end], [head, end]):
         with pytest.raises(HistoryError):
             read(lines)
-
-
-def test_the_docs_list_what_the_list_lists() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "chaos.md").read_text()
-    for scenario in load().values():
-        assert f"| {scenario.name} | {scenario.summary} |" in page

@@ -102,3 +102,10 @@ def test_product_errors_of_sql_keep_message_and_details(db) -> None:
     assert problem is not None
     assert problem.code == "invalid_argument"
     assert problem.details == {"field": "limit", "reason": "must be at least 1"}
+
+
+def test_what_is_unavailable_says_when_to_come_back_whoever_found_it_out() -> None:
+    """The database answers by value when a lock is held for too long, and names no time."""
+    assert Problem("unavailable", "the database says so").retry_after
+    assert Problem("unavailable", "and when", retry_after=30).retry_after == 30
+    assert Problem("conflict", "no").retry_after is None

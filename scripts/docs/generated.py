@@ -2,7 +2,7 @@
 
 They stand between ``<!-- begin NAME … -->`` and ``<!-- end NAME -->``. Their text is in COMMENT ON,
 in the essays that open the files of db/functions, in the register of tools and in the help of the
-commands.
+commands; the scenarios of scripts/chaos, too.
 """
 
 import re
@@ -61,6 +61,7 @@ def parts(dsn: str) -> dict[str, str]:
     Args:
         dsn: a migrated database, by a superuser's or the owner's login.
     """
+    from chaos.scenario import load
     from switchboard.cli import cli
 
     with psycopg.connect(dsn, row_factory=dict_row) as db:
@@ -86,6 +87,9 @@ def parts(dsn: str) -> dict[str, str]:
             "shapes": [line for row in db.execute(SHAPE_ROWS) for line in shape_lines(row)],
             "targets": table(("make", "what it does"), target_cells()),
             "commands": table(("command", "what it does"), list(command_cells(cli))),
+            "scenarios": table(
+                ("scenario", "what goes wrong"), [(s.name, s.summary) for s in load().values()]
+            ),
         }
     return {name: "\n".join(lines) + "\n" for name, lines in made.items()}
 
