@@ -23,7 +23,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from switchboard.embedded import LOGINS
+from switchboard.embedded import LOGINS, processes_in
 from switchboard.embedded_identity import Identity, choose
 from switchboard.embedded_make import SUPERUSER, binaries, environment
 from switchboard.migrate import migrate
@@ -251,7 +251,7 @@ class Cluster:
     def _end_leftover(self) -> None:
         """Wait until no process of a killed server is left; those that stay are killed."""
         for seconds in (5.0, 0.0, 5.0, 5.0):
-            left = _processes_in(self.data)
+            left = processes_in(self.data)
             if not left:
                 break
             if seconds != 5.0:
@@ -275,17 +275,6 @@ def _extra(kind: str) -> dict[str, Any]:
 
 def _quoted(value: Any) -> str:
     return "'" + str(value).replace("'", "''") + "'"
-
-
-def _processes_in(data: Path) -> list[psutil.Process]:
-    """The server's processes: each has the data as its current folder."""
-    found = []
-    place = os.path.realpath(data)
-    for process in psutil.process_iter(["name"]):
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.info["name"] == "postgres" and process.cwd() == place:
-                found.append(process)
-    return found
 
 
 def make_template(folder: Path, kind: str) -> Path:

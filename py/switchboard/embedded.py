@@ -229,7 +229,7 @@ class Cluster:
 
     def _end_leftover(self) -> None:
         """Stop what a killed holder of this folder left running, and clear what a crash left."""
-        remaining = _processes_in(self.data)
+        remaining = processes_in(self.data)
         if remaining:
             self.say("A PostgreSQL from before still runs on this data folder; stopping it …")
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
@@ -276,7 +276,7 @@ def psql_line(socket_dir: Path) -> str:
     return shlex.join([*words, DATABASE])
 
 
-def _processes_in(data: Path) -> list[psutil.Process]:
+def processes_in(data: Path) -> list[psutil.Process]:
     """The processes of the server that works in this folder: each has it as its current folder."""
     found = []
     place = os.path.realpath(data)
