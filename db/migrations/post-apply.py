@@ -101,7 +101,8 @@ drop function if exists
     switchboard.receive_delivery(bytea, text, text, jsonb, bytea, text, text),
     switchboard.source_types();
 """
-# 0.1.0 knew one kind of sender, one secret a receiver, and neither moved nor deleted receivers.
+# 0.1.0 knew one kind of sender, one secret a receiver, and no command to move or delete one. Where
+# a receiver was deleted by hand, its deliveries stay, as those of a deleted receiver do today.
 MOVE_OVER = """
 insert into switchboard.endpoint_webhooks
     (endpoint_id, id, source_type, target_queue, trust_mode, token_digest, sealed_secret,
@@ -112,11 +113,25 @@ from switchboard_migrations.endpoint_webhooks;
 insert into switchboard.events
     (endpoint_id, id, todo_id, webhook_id, source_type, queue, delivery_id, event_type,
      content_type, trust_mode, headers, body, received_at)
-select e.endpoint_id, e.id, e.todo_id, e.webhook_id, w.source_type, w.target_queue, e.delivery_id,
-       e.event_type, e.content_type, e.trust_mode, e.headers, e.body, e.received_at
+select e.endpoint_id, e.id, e.todo_id, e.webhook_id, coalesce(w.source_type, 'github'),
+       coalesce(w.target_queue,
+                (select t.queue from switchboard.todos t
+                 where t.endpoint_id = e.endpoint_id and t.id = e.todo_id), ''),
+       e.delivery_id, e.event_type, e.content_type, e.trust_mode, e.headers, e.body, e.received_at
 from switchboard_migrations.events e
-join switchboard_migrations.endpoint_webhooks w
+left join switchboard_migrations.endpoint_webhooks w
   on w.endpoint_id = e.endpoint_id and w.id = e.webhook_id;
+do $$
+begin
+    if (select count(*) from switchboard.events)
+        <> (select count(*) from switchboard_migrations.events)
+        or (select count(*) from switchboard.endpoint_webhooks)
+        <> (select count(*) from switchboard_migrations.endpoint_webhooks)
+    then
+        raise exception 'Not all receivers and deliveries of release 0.1.0 were moved.'
+            using hint = 'Nothing was changed.';
+    end if;
+end $$;
 drop table switchboard_migrations.events, switchboard_migrations.endpoint_webhooks;
 """
 

@@ -1,9 +1,11 @@
 """The judge of budgets: never more in flight, never more charged in a window, than a policy allows.
 
 What is in flight is counted from the attempts: each is in flight from its claim to its end. A claim
-reads the clock when it begins (behind a gate: when it has passed), and sees what ended until it
-looks; so an attempt counts from as long after its claim's time as the call took. Beside that a
-watcher counts the claimed todos of each queue in one statement, now and then, without allowance.
+of a budgeted queue reads the clock when it has passed the gate, and then looks what is in flight,
+in its next statement and with all locks that this takes: what ended in between had ended for it,
+though by the clock it ended later. So an attempt counts from a moment after its claim's time, but
+not from the end of the call, which may have waited long before the gate and after it. Beside that
+a watcher counts the claimed todos of each queue in one statement, now and then, without allowance.
 Charges are counted from the claims, by windows that are found with zoneinfo, not with the product's
 functions, and have to be what the product has counted.
 """
@@ -20,7 +22,7 @@ from chaos.book import Book
 from chaos.facts import Facts, Row
 from chaos.verdict import BUDGET, UNEXPECTED, Verdict
 
-UNSURE_START = 0.25  # seconds from which on an attempt counts whose claim nobody saw answered
+LOOK = 0.25  # seconds between a claim's time and its look at the most: a process that had to wait
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 STEPS = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
 
@@ -45,6 +47,8 @@ def judge(facts: Facts, book: Book, verdict: Verdict) -> None:
                 if (row["endpoint_id"], row["queue"]) == (endpoint, queue)
             }  # fmt: skip
             _judge_window(queue, limit, policy["window"], rows, used, facts, verdict)
+    if facts.budgets and not facts.samples:
+        verdict.wrong(UNEXPECTED, "nobody has looked at what is in flight")
     for sample in facts.samples:
         limit = facts.budgets.get(sample["queue"], {}).get("max_in_flight")
         if limit is not None and sample["claimed"] > limit:
@@ -59,7 +63,7 @@ def _judge_flight(
 ) -> None:  # fmt: skip
     changes: list[tuple[datetime, int]] = []
     for row in rows:
-        span = min(spans.get(id(row), UNSURE_START), 60.0)
+        span = min(spans.get(id(row), LOOK), LOOK)
         start = row["claimed_at"] + timedelta(seconds=span)
         if start < row["ended_at"] and (facts.raised_at is None or start < facts.raised_at):
             changes += [(start, 1), (row["ended_at"], -1)]

@@ -9,7 +9,8 @@ the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import bisect
+from collections.abc import Iterable, Mapping, Sequence
 
 from chaos import attempts, book, budgets, keys, leases
 from chaos.facts import Facts
@@ -17,8 +18,9 @@ from chaos.history import OK, REFUSED, Operation
 from chaos.scenario import EXPECTED
 from chaos.verdict import LOST, UNEXPECTED, Verdict
 
-# What a call may end with that is nobody's answer: its client was killed.
-SILENT = frozenset({"killed"})
+# Where one of these is allowed, the server can have lost an answer of its database, too.
+LOSSES = frozenset({"connection", "timeout", "unavailable"})
+LONGEST = 60.0  # seconds that a call may be open when its client is killed; then it hangs
 
 
 def classify(
@@ -26,6 +28,7 @@ def classify(
     facts: Facts,
     allows: Iterable[str] = (),
     warns: Iterable[str] = (),
+    killed: Mapping[str, Sequence[int]] | None = None,
 ) -> Verdict:
     """Judge a run that has been drained.
 
@@ -34,14 +37,17 @@ def classify(
         facts: what the database holds.
         allows: codes that calls may have been answered with, beside conflict and deferred.
         warns: beginnings of the names of doctor's findings that may be there.
+        killed: by client: when its process was gone that had been ended (monotonic nanoseconds).
     """
     verdict = Verdict(todos=len(facts.todos), attempts=len(facts.attempts))
     ordered = sorted(operations, key=lambda call: call.begun)
-    _judge_codes(ordered, EXPECTED | SILENT | frozenset(allows), verdict)
+    allowed = EXPECTED | frozenset(allows)
+    _judge_codes(ordered, allowed, verdict)
+    _judge_open(ordered, killed or {}, verdict)
     kept = book.read(ordered, facts, verdict)
     leases.judge(ordered, kept, verdict)
     attempts.judge(ordered, facts, kept, verdict)
-    keys.judge(ordered, facts, kept, verdict)
+    keys.judge(ordered, facts, kept, verdict, repeats=bool(allowed & LOSSES))
     budgets.judge(facts, kept, verdict)
     _judge_end(facts, tuple(warns), verdict)
     return verdict
@@ -60,8 +66,24 @@ def _judge_codes(
         else:
             verdict.unknown += 1
         verdict.coverage[call.code] += 1
-        if call.code not in allowed:
+        if call.code not in allowed and call.ended is not None:
             verdict.wrong(UNEXPECTED, f"{call.name}: {call.op} was answered {call.code}")
+
+
+def _judge_open(
+    operations: Iterable[Operation], killed: Mapping[str, Sequence[int]], verdict: Verdict
+) -> None:
+    """A call without an end was the last of its start, and its client was killed during it."""
+    last = {(call.client, call.run): call for call in operations}
+    for call in operations:
+        if call.ended is not None:
+            continue
+        ends = sorted(killed.get(call.client, ()))
+        after = bisect.bisect_left(ends, call.begun)
+        if last[call.client, call.run] is not call or after == len(ends):
+            verdict.wrong(UNEXPECTED, f"{call.name}: {call.op} has no end, and nobody was killed")
+        elif (open_for := (ends[after] - call.begun) / 1e9) > LONGEST:
+            verdict.wrong(UNEXPECTED, f"{call.name}: {call.op} was open for {open_for:.0f} s")
 
 
 def _judge_end(facts: Facts, warns: tuple[str, ...], verdict: Verdict) -> None:

@@ -4,7 +4,9 @@ Half of the pairs are sent one after the other, half at once, over two connectio
 given one of the two answers, by chance, so that it may be told of a conflict although its call was
 done. Its history has one call with ``twice``; both answers of each pair are written beside it, and
 ``judge_pairs`` says which pairs cannot be: of two acknowledgements of one lease one at most is
-taken, two claims never give the same lease, and what has a key is made once.
+taken, two claims never give the same lease, and what has a key is made once: by one of the two, if
+they were sent at once, and else by both only if the first todo was over before the second request.
+The judge of keys sees that, by the database's times.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from chaos.hands import McpHands, Outcome, Row, SqlHands
 from chaos.history import OK, REFUSED, UNKNOWN
 
 SUFFIX = ".twice"
+AT_ONCE = 0.5  # seconds; in a pair that took longer the first todo may have been done meanwhile
 ENDS = ("complete", "fail", "release")  # with the token of one lease
 H = TypeVar("H")
 
@@ -147,6 +150,12 @@ def _judge(entry: Row, one: Row, two: Row, counts: Counter[str], wrong: list[str
         same = [t["id"] for t in one["todos"]] == [t["id"] for t in two["todos"]]
         if keyed:
             counts["second_same" if same else "second_other"] += 1
+            both_made = any(
+                a.get("created") and b.get("created")
+                for a, b in zip(one["todos"], two["todos"], strict=True)
+            )
+            if both_made and entry.get("together") and entry.get("seconds", 0.0) < AT_ONCE:
+                wrong.append(f"made twice: {said}")
         elif same:
             wrong.append(f"without a key, and the same: {said}")
 

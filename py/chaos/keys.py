@@ -3,12 +3,17 @@
 A todo with a key is unique among live ones of its endpoint: two that are both live at some moment
 are a violation, one after the other are not. A todo without a key is told by its title. A todo
 lives from its creation to its first end; one that is retried later has had its first life.
+
+Nobody need be told of a todo when a call's outcome is not known, or its request was sent twice. Nor
+when the server lost its database's answer to a delivery, and asked again: it found what it had made
+and said so, or that had ended already, and it made another. Never were two alive at once.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -21,45 +26,111 @@ from chaos.verdict import DUPLICATED, LOST, UNEXPECTED, Verdict
 Name = tuple[str, str]  # endpoint, and key or title
 
 
-def judge(operations: Iterable[Operation], facts: Facts, book: Book, verdict: Verdict) -> None:
-    """Judge creates, deliveries and events."""
+ON_ITS_WAY = 1.0  # seconds that a call may still be under way whose client has given up
+
+
+@dataclass
+class Told:
+    """What the callers know of the todos that they made or found.
+
+    Attributes:
+        made: by id: how many calls were told that they created it.
+        found: ids that calls were told of which did not create them.
+        perhaps: by name: calls that may have made one of which nobody was told.
+        repeated: names of deliveries that the server may have stored twice, one after the other.
+        spans: by id: seconds that the call took which was told that it created it.
+        longest: by name: seconds that its longest call took.
+        receivers: ids of receivers; a key of theirs begins with one.
+    """
+
+    made: Counter[str] = field(default_factory=Counter)
+    found: set[str] = field(default_factory=set)
+    perhaps: Counter[Name] = field(default_factory=Counter)
+    repeated: set[Name] = field(default_factory=set)
+    spans: dict[str, float] = field(default_factory=dict)
+    longest: dict[Name, float] = field(default_factory=dict)
+    receivers: set[str] = field(default_factory=set)
+
+    def span(self, row: Row, name: Name) -> timedelta:
+        """How long after its creation's time a todo may have come to be."""
+        seconds = self.spans.get(row["id"], self.longest.get(name, 0.0))
+        return timedelta(seconds=min(seconds, UNSURE_SPAN))
+
+
+def judge(
+    operations: Iterable[Operation], facts: Facts, book: Book, verdict: Verdict,
+    repeats: bool = False,
+) -> None:  # fmt: skip
+    """Judge creates, deliveries and events.
+
+    Args:
+        operations: all calls.
+        facts: what the database holds.
+        book: the attempts.
+        verdict: takes the violations.
+        repeats: whether the server can have lost answers of its database.
+    """
     todos = {row["id"]: row for row in facts.todos}
     stored: dict[Name, list[Row]] = defaultdict(list)
     for row in facts.todos:
         stored[name_of(row["endpoint_id"], row["idempotency_key"], row["title"])].append(row)
-    told_made: Counter[str] = Counter()  # by id: how many calls were told that they created it
-    perhaps: Counter[Name] = Counter()
-    again: set[Name] = set()
-    spans: dict[str, float] = {}
+    told = Told()
     for call in operations:
-        if call.op not in ("create", "deliver"):
-            continue
-        names = _names(call)
-        if call.end == UNKNOWN or call.args.get("twice"):
-            perhaps.update(names)
-        elif call.op == "deliver" and call.end == OK:
-            # The server asks its database again when it lost the answer, and then finds what it
-            # made itself, or makes another when that is done already.
-            again.update(names)
-        if call.end == OK:
-            _judge_answer(call, names, todos, told_made, verdict)
-            _judge_found(call, book, verdict)
-            for answer in call.answer["todos"]:
-                if answer.get("created"):
-                    spans[str(answer["id"])] = call.span
-    for identity, count in told_made.items():
+        if call.op in ("create", "deliver"):
+            _hear(call, todos, told, book, repeats, verdict)
+    for identity, count in told.made.items():
         if count > 1:
             verdict.wrong(DUPLICATED, f"{count} calls were told that they created {identity}")
     for name, rows in stored.items():
-        unaccounted = sum(row["id"] not in told_made for row in rows)
-        if unaccounted > perhaps[name] + (name in again):
-            verdict.wrong(
-                UNEXPECTED,
-                f"{unaccounted} todos {name[1]!r} of {name[0]} that nobody was told of, "
-                f"{perhaps[name]} calls may have made them",
-            )
-        _judge_lives(name, rows, spans, book, verdict)
-    _judge_events(facts, verdict)
+        _judge_untold(name, rows, told, book, verdict)
+        _judge_lives(name, rows, told, book, verdict)
+    _judge_events(facts, told, verdict)
+
+
+def _hear(
+    call: Operation, todos: dict[str, Row], told: Told, book: Book, repeats: bool, verdict: Verdict
+) -> None:
+    """Note what a create or a delivery was told, and judge it."""
+    names = _names(call)
+    span = call.span + (ON_ITS_WAY if call.end == UNKNOWN else 0.0)
+    for name in names:
+        told.longest[name] = max(span, told.longest.get(name, 0.0))
+    if call.op == "deliver":
+        told.receivers.update(todo["key"].partition(":")[0] for todo in call.args["todos"])
+    if call.end == UNKNOWN or call.args.get("twice"):
+        told.perhaps.update(names)
+    elif call.op == "deliver" and call.end == OK and repeats:
+        told.repeated.update(names)
+    if call.end == OK:
+        _judge_answer(call, names, todos, told, verdict)
+        _judge_found(call, book, verdict)
+
+
+def _judge_untold(name: Name, rows: list[Row], told: Told, book: Book, verdict: Verdict) -> None:
+    """No more todos that nobody was told of than calls may have made."""
+    untold = [row for row in rows if row["id"] not in told.made]
+    excused = name in told.repeated and any(
+        row["id"] in told.found or _ended_before_a_told_one(row, name, rows, told, book)
+        for row in untold
+    )
+    if len(untold) > told.perhaps[name] + excused:
+        verdict.wrong(
+            UNEXPECTED,
+            f"{len(untold)} todos {name[1]!r} of {name[0]} that nobody was told of, "
+            f"{told.perhaps[name]} calls may have made them"
+            f"{', and the server one of them' if excused else ''}",
+        )
+
+
+def _ended_before_a_told_one(
+    row: Row, name: Name, rows: list[Row], told: Told, book: Book
+) -> bool:  # fmt: skip
+    over = first_end(row, book)
+    return over is not None and any(
+        over <= other["created_at"] + told.span(other, name)
+        for other in rows
+        if other["id"] in told.made and other["created_at"] >= row["created_at"]
+    )
 
 
 def name_of(endpoint: str, key: str | None, title: str) -> Name:
@@ -75,9 +146,8 @@ def _names(call: Operation) -> list[Name]:
 
 
 def _judge_answer(
-    call: Operation, names: list[Name], todos: dict[str, Row], told_made: Counter[str],
-    verdict: Verdict,
-) -> None:  # fmt: skip
+    call: Operation, names: list[Name], todos: dict[str, Row], told: Told, verdict: Verdict
+) -> None:
     answers: list[Row] = call.answer["todos"]
     if len(answers) != len(names):
         verdict.wrong(LOST, f"{call.name}: {len(answers)} answers to {len(names)} creates")
@@ -90,10 +160,12 @@ def _judge_answer(
         if name_of(row["endpoint_id"], row["idempotency_key"], row["title"]) != name:
             verdict.wrong(LOST, f"{call.name}: {identity} is not {name[1]} of {name[0]}")
         if answer.get("created"):
-            told_made[identity] += 1
+            told.made[identity] += 1
+            told.spans[identity] = call.span
             if row["queue"] != asked["queue"]:
                 verdict.wrong(LOST, f"{call.name}: {identity} lies in {row['queue']}")
         else:
+            told.found.add(identity)
             verdict.coverage["dedupe"] += 1
             if "key" not in asked:
                 verdict.wrong(UNEXPECTED, f"{call.name}: {identity} was there, without a key")
@@ -114,16 +186,14 @@ def _judge_found(call: Operation, book: Book, verdict: Verdict) -> None:
             verdict.wrong(LOST, f"{call.name}: found {identity}, which was done already")
 
 
-def _judge_lives(
-    name: Name, rows: list[Row], spans: dict[str, float], book: Book, verdict: Verdict
-) -> None:
+def _judge_lives(name: Name, rows: list[Row], told: Told, book: Book, verdict: Verdict) -> None:
+    """Of those with one key the next came when the one before was over."""
     if not name[1].startswith("key "):
         return
     rows = sorted(rows, key=lambda row: (row["created_at"], row["id"]))
     for one, other in pairwise(rows):
         over = first_end(one, book)
-        span = timedelta(seconds=min(spans.get(other["id"], UNSURE_SPAN), UNSURE_SPAN))
-        if over is None or over > other["created_at"] + span:
+        if over is None or over > other["created_at"] + told.span(other, name):
             verdict.wrong(DUPLICATED, f"{one['id']} and {other['id']} lived at once with {name[1]}")
 
 
@@ -141,12 +211,14 @@ def _time(value: Any) -> datetime | None:
     return value if isinstance(value, datetime) else None
 
 
-def _judge_events(facts: Facts, verdict: Verdict) -> None:
+def _judge_events(facts: Facts, told: Told, verdict: Verdict) -> None:
     """Each delivered todo has its event on its endpoint, and each event a todo."""
     events = {(row["endpoint_id"], row["id"]): row for row in facts.events}
     named = set()
     for todo in facts.todos:
         if todo["event_id"] is None:
+            if (todo["idempotency_key"] or "").partition(":")[0] in told.receivers:
+                verdict.wrong(LOST, f"{todo['id']} was delivered, and has no event")
             continue
         place = (todo["endpoint_id"], todo["event_id"])
         event = events.get(place)

@@ -31,6 +31,7 @@ class Process:
         self.process: subprocess.Popen[bytes] | None = None
         self.wanted = False  # whether it should be running now
         self.deaths = 0  # how often it ended by itself
+        self.ended: list[int] = []  # when it was gone that was ended, in monotonic nanoseconds
 
     def start(self) -> None:
         """Start it, unless it runs."""
@@ -62,19 +63,25 @@ class Process:
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""
-        self.wanted = False
+        self.note_death()
+        self.wanted, ran = False, self.runs
         self._send(signal.SIGKILL)
         if self.process:
             self.process.wait(30)
+        if ran:
+            self.ended.append(time.monotonic_ns())
 
     def end(self, seconds: float = 10.0) -> None:
         """SIGTERM, and SIGKILL when that does not help within ``seconds``."""
-        self.wanted = False
+        self.note_death()
+        self.wanted, ran = False, self.runs
         self._send(signal.SIGCONT)
         self._send(signal.SIGTERM)
         if self.process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(seconds)
+                if ran:
+                    self.ended.append(time.monotonic_ns())
                 return
             self.kill()
 
@@ -118,13 +125,29 @@ class Client(Process):
     def start(self) -> None:
         """Start it, unless it runs."""
         if not self.runs:
-            self._before = self.history.stat().st_size if self.history.exists() else 0
+            self._before = self.size
         super().start()
 
     @property
     def acts(self) -> bool:
         """Whether it has made a call since it was started: a process takes a while to get there."""
         return self.runs and self.history.exists() and b'"op":' in self._since()
+
+    @property
+    def size(self) -> int:
+        """Bytes of its history."""
+        return self.history.stat().st_size if self.history.exists() else 0
+
+    def ended_a_call(self, size: int, way: bytes = b'"end":') -> bool:
+        """Whether it wrote the end of a call after its history had this size.
+
+        Args:
+            size: from ``size``.
+            way: how the end of a call begins; with ``"end":"ok"`` only one that was acknowledged.
+        """
+        with self.history.open("rb") as file:
+            file.seek(size)
+            return way in file.read()
 
     def _since(self) -> bytes:
         with self.history.open("rb") as file:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import LiteralString
 
 import psycopg
 
-from chaos import load
+from chaos import load, server_log
 from chaos.classify import classify
 from chaos.cluster import Cluster
 from chaos.facts import Facts, Row, gather
 from chaos.hands import SqlHands
 from chaos.history import Writer, read_all
-from chaos.processes import Server
+from chaos.processes import Client, Server
 from chaos.scenario import ALWAYS, Scenario
 from chaos.stage import Stage
 from chaos.verdict import UNEXPECTED, Verdict
 
 SAMPLE_SECONDS = 0.2
+RECOVER_SECONDS = 30.0  # until everybody is served again; longer where the machine is busy
+HANG_SECONDS = 60.0  # in which every client has an answer to what it asks
 LEAVE_SECONDS = 30.0  # for the producers, when the drain begins
 SAMPLE: LiteralString = (
     "select t.queue, t.endpoint_id::text as endpoint, count(*) as claimed from switchboard.todos t"
@@ -48,7 +51,7 @@ SWEEPS: tuple[LiteralString, ...] = (
 
 
 class Watcher(threading.Thread):
-    """Looks at what is claimed, and who listens, while the faults go on."""
+    """Looks at what is claimed, and who listens, until everybody is served again."""
 
     def __init__(self, postgres: Cluster) -> None:
         super().__init__(daemon=True)
@@ -62,14 +65,20 @@ class Watcher(threading.Thread):
         while not self.over.is_set():
             with contextlib.suppress(psycopg.Error), self.postgres.admin() as admin:
                 while not self.over.wait(SAMPLE_SECONDS):
-                    self.samples += admin.execute(SAMPLE).fetchall()
-                    self.listeners |= {row["pid"] for row in admin.execute(LISTENERS).fetchall()}
+                    self.look(admin)
             self.over.wait(SAMPLE_SECONDS)
 
+    def look(self, admin: psycopg.Connection[Row]) -> None:
+        """Look once."""
+        self.samples += admin.execute(SAMPLE).fetchall()
+        self.listeners |= {row["pid"] for row in admin.execute(LISTENERS).fetchall()}
+
     def end(self) -> None:
-        """End it; returns when it has."""
+        """End it, with a last look; returns when it has."""
         self.over.set()
         self.join(30)
+        with contextlib.suppress(psycopg.Error), self.postgres.admin() as admin:
+            self.look(admin)
 
 
 def run(
@@ -96,13 +105,14 @@ def run(
             stage.wait_acting()
             stage.begin()
             scenario.act(stage)
+            if scenario.heal is not None:
+                scenario.heal(stage)
+            away = recover(stage)
         finally:
             watcher.end()
-        if scenario.heal is not None:
-            scenario.heal(stage)
-        stage.heal()
         stage.say("healed; now everything is drained")
         raised_at = drain(stage)
+        hanging = waiting(stage.workers, HANG_SECONDS * busy())
         for process in (stage.server, *stage.clients):
             process.note_death()
         for client in stage.clients:
@@ -112,6 +122,10 @@ def run(
         facts.samples, facts.budgets = watcher.samples, dict(stage.place.budgets)
         facts.raised_at = raised_at
         verdict = judged(stage, facts, watcher)
+        for sentence in away:
+            verdict.wrong(UNEXPECTED, sentence)
+        for client in hanging:
+            verdict.wrong(UNEXPECTED, f"{client.name} hangs at the end of the drain")
         for process in (stage.server, *stage.clients):
             if process.deaths:
                 verdict.wrong(UNEXPECTED, f"{process.output.stem} ended by itself: see its log")
@@ -145,6 +159,43 @@ def staged(
         stage.end_all()
 
 
+def busy() -> float:
+    """By how much a promised time may be exceeded now: 1 on a machine that does nothing else."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def recover(stage: Stage) -> list[str]:
+    """Heal everything, and see that the server is ready and each client served again soon.
+
+    Returns:
+        What took too long, in sentences.
+    """
+    begun, late = time.monotonic(), []
+    stage.heal()
+    if (took := time.monotonic() - begun) > (most := RECOVER_SECONDS * busy()):
+        late.append(f"the server was ready after {took:.0f} s, not within {most:.0f}")
+    running = [client for client in stage.clients if client.runs]
+    most = RECOVER_SECONDS * busy()
+    unserved = waiting(running, most, b'"end":"ok"')
+    return late + [f"{c.name} was not served for {most:.0f} s after the healing" for c in unserved]
+
+
+def waiting(clients: Iterable[Client], seconds: float, way: bytes = b'"end":') -> list[Client]:
+    """The clients of which no call ends this way, though they are waited for.
+
+    Args:
+        clients: that run.
+        seconds: how long to wait, all in all.
+        way: as for ``Client.ended_a_call``.
+    """
+    left = [(client, client.size) for client in clients]
+    end = time.monotonic() + seconds
+    while left and time.monotonic() < end:
+        left = [(client, size) for client, size in left if not client.ended_a_call(size, way)]
+        time.sleep(0.1)
+    return [client for client, _ in left]
+
+
 def drain(stage: Stage) -> object:
     """Raise the budgets, stop the producers, and go on until everything is done or dead.
 
@@ -153,7 +204,8 @@ def drain(stage: Stage) -> object:
     is for the judge to say.
     """
     for producer in stage.producers:
-        producer.note_death()  # from now on it may end
+        producer.note_death()
+        producer.wanted = False  # from now on it may end
     (stage.folder / "drain").touch()
     end = time.monotonic() + LEAVE_SECONDS
     for producer in stage.producers:
@@ -190,7 +242,10 @@ def drain(stage: Stage) -> object:
 def judged(stage: Stage, facts: Facts, watcher: Watcher) -> Verdict:
     """Read the histories and judge, and ask for what the scenario was made to provoke."""
     scenario = stage.scenario
-    verdict = classify(read_all(stage.folder), facts, scenario.allows, scenario.warns)
+    killed = {client.name: client.ended for client in stage.clients}
+    verdict = classify(read_all(stage.folder), facts, scenario.allows, scenario.warns, killed)
+    with stage.server.output.open(errors="replace") as lines:
+        server_log.judge(lines, scenario.logs, verdict)
     verdict.coverage.update(stage.seen)
     if len(watcher.listeners) > 1:
         verdict.coverage["relisten"] += len(watcher.listeners) - 1

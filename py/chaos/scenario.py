@@ -41,6 +41,7 @@ class Scenario:
         provokes: counters that must not be 0 at the end, beside ``ALWAYS``.
         allows: codes that calls may be answered with, beside ``EXPECTED``.
         warns: names (or beginnings of names) of doctor's findings that may be there at the end.
+        logs: texts in errors of the server's log that may be there.
         server_kind: ``embedded`` or ``debian`` where the scenario needs that one, else None.
         workers, producers: options of the clients, over those of the load.
         server: settings of the server process, without SWITCHBOARD_.
@@ -54,6 +55,7 @@ class Scenario:
     provokes: tuple[str, ...] = ()
     allows: tuple[str, ...] = ()
     warns: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
     server_kind: str | None = None
     workers: Mapping[str, Any] = field(default_factory=dict)
     producers: Mapping[str, Any] = field(default_factory=dict)

@@ -25,6 +25,8 @@ from chaos.scenario import scenario
 if TYPE_CHECKING:
     from chaos.stage import Stage
 
+# Of a listener whose own note was late or lost on its way: it is deaf as far as it can know.
+DEAF = ("The database takes LISTEN but delivers nothing",)
 LOST = ("connection", "timeout", "unavailable", "no_session")
 POOL_SIZE, POOL_WAIT = 2, 1
 CALLS, STREAMS = 50, 20
@@ -114,6 +116,7 @@ def prepare_listener(stage: Stage) -> None:
     provokes=("relisten", "cut", "silent", "refused", "found"),
     allows=("unavailable", "no_session"),
     producers={"poison": 0.08},
+    logs=DEAF,
     prepare=prepare_listener,
     heal=lambda stage: heal_proxies(stage),
 )
@@ -198,7 +201,7 @@ def prepare_pooler(stage: Stage) -> None:
 
 @scenario(
     "pgbouncer",
-    provokes=("pooled", "pooler_killed", "pooler_stopped", "relisten"),
+    provokes=("pooled", "pooler_killed", "pooler_stopped", "listener_ended", "relisten"),
     allows=(*LOST, "canceled", "lock_timeout"),
     producers={"poison": 0.08},
     prepare=prepare_pooler,
@@ -218,7 +221,7 @@ def pgbouncer(stage: Stage) -> None:
         elif way == "listener":
             for pid in _listeners(stage):
                 stage.kill_backend(pid, hard=False)
-                stage.saw("relisten")
+                stage.saw("listener_ended")  # that another listens then, the run's watcher sees
         elif way == "backends":
             for pid in stage.backends()[:2]:
                 stage.kill_backend(pid, hard=False)
@@ -269,6 +272,7 @@ def heal_proxies(stage: Stage) -> None:
     provokes=("lost_requests", "lost_answers", "torn_answers", "connection", "unavailable"),
     allows=LOST,
     producers={"poison": 0.12},  # of fewer todos than elsewhere
+    logs=DEAF,
     prepare=prepare_proxies,
     heal=heal_proxies,
 )
@@ -292,6 +296,7 @@ def lost_responses(stage: Stage) -> None:
     provokes=("slow", "silent", "timeout"),
     allows=LOST,
     producers={"poison": 0.12},  # of fewer todos than elsewhere
+    logs=DEAF,
     prepare=prepare_proxies,
     heal=heal_proxies,
 )

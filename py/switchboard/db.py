@@ -3,7 +3,8 @@
 Every statement of the shell is ``select … from switchboard.f(…)``. READ COMMITTED and the timeouts
 are pinned in the connection's start-up packet, so that neither the server's nor the login's
 defaults matter. A transaction pooler takes no such packet: there the login's own settings hold
-(``alter role … set``), and each new connection looks whether they do.
+(``alter role … set``), and each new connection looks whether they do. It is always sent, since a
+pooler that is gone one day would leave nothing pinned.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, LiteralString
+from weakref import WeakSet
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -34,7 +36,8 @@ CONNECT_SECONDS = 5
 WAITERS_PER_CONNECTION = 50
 TRIES = 3
 READ_ONLY = b"default_transaction_read_only"  # reported by the server whenever it changes
-RENEW_SECONDS = 1.0
+RENEW_SECONDS = 1.0  # the first pause, doubled
+LONGEST_RENEW_SECONDS = 30.0
 CONFLICTS = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 
 # Results come as text where they are passed on as they are.
@@ -101,7 +104,7 @@ def dsn(url: str, *, pooler: bool = False) -> str:
 
     Args:
         url: libpq URL or DSN.
-        pooler: a transaction pooler is known to answer there: no start-up options are sent.
+        pooler: one may answer there, and nothing has to be pinned: no start-up options are sent.
     """
     given = conninfo_to_dict(url)
     options = {} if pooler else {"options": f"{given.get('options') or ''} {start_up()}".strip()}
@@ -126,13 +129,12 @@ class Database:
     """The pool, and the one way to call a function through it."""
 
     def __init__(self, settings: Settings) -> None:
-        pooler = not settings.prepare_statements
         self._prepares = settings.prepare_statements
         self._pool = BoundedPool(
-            dsn(settings.database_url, pooler=pooler),
+            dsn(settings.database_url),
             connection_class=Connection,
             configure=self._meet,
-            kwargs={"autocommit": True, "prepare_threshold": None if pooler else 2},
+            kwargs={"autocommit": True, "prepare_threshold": 2 if self._prepares else None},
             min_size=min(2, settings.pool_size),
             max_size=settings.pool_size,
             timeout=settings.pool_wait,
@@ -143,6 +145,9 @@ class Database:
         )
         self._repair: asyncio.Task[None] | None = None
         self._renewal: asyncio.Task[None] | None = None
+        self._pause = 0.0  # before the latest renewal; 0: connections may write
+        self._lines = WeakSet[Bounded]()  # since that renewal
+        self._is_ending = False
         self.errors = ErrorTable()
         self.connection = "unknown"  # or "direct", or "pooler"
         self._pooler: Pooler | None = None
@@ -151,6 +156,12 @@ class Database:
     async def open(self) -> None:
         """Start connecting, in the background: the server comes up without its database, too."""
         await self._pool.open(wait=False)
+
+    def hurry(self) -> None:
+        """The server ends: a silent database is given little time, and then asked no more."""
+        self._is_ending = True
+        for line in self._lines:
+            line.hurry()
 
     async def close(self) -> None:
         """Close every connection; waits a second for those in use."""
@@ -182,6 +193,10 @@ class Database:
                     repair = self.repair(silent=connection.was_silent) if lost else None
                     if not left or (repair is None and not isinstance(error, CONFLICTS)):
                         raise
+                except asyncio.CancelledError:
+                    if connection.was_silent:
+                        self.repair(silent=True)
+                    raise
                 finally:
                     self._mind_read_only(connection)
             if repair is not None:
@@ -219,6 +234,9 @@ class Database:
             silent: it did not answer. Others would not either, and asking them takes its time: all
                 are replaced.
         """
+        if silent and self._is_ending:
+            for line in self._lines:
+                line.hang_up()
         if self._repair is None or self._repair.done():
             self._repair = asyncio.create_task(self._renew() if silent else self._check())
         return self._repair
@@ -240,6 +258,9 @@ class Database:
             self._answers = not connection.was_silent
             raise
         self._answers = True
+        self._lines.add(connection)
+        if self._is_ending:
+            connection.hurry()
         if pooler == self._pooler and self.connection != "unknown":
             return
         self._pooler, self.connection = pooler, "pooler" if pooler else "direct"
@@ -252,24 +273,35 @@ class Database:
         except psycopg.Error as error:
             logger.warning("pool check failed: %s", type(error).__name__)
 
-    async def _renew(self, why: str = "fell silent") -> None:
-        logger.warning("the database %s: every connection is replaced", why)
-        await self._pool.drain()
+    async def _renew(self) -> None:
+        if self._is_ending:
+            logger.warning("the database fell silent: this ends without it")
+            await self._pool.close(timeout=1)
+        else:
+            logger.warning("the database fell silent: every connection is replaced")
+            await self._pool.drain()
 
     def _mind_read_only(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        """Replace sessions that may not write, time and again, until new ones may.
+        """Replace sessions that may not write, ever more rarely, until new ones may.
 
         A session keeps the default that it began with: one that began while the database, or the
         login, was set read-only would go on to refuse everything long after that was taken back.
         Behind a pooler the sessions are its own: there it has to reconnect.
         """
-        if self._pooler:
+        if self._pooler or connection.closed:
             return
-        if connection.closed or connection.pgconn.parameter_status(READ_ONLY) != b"on":
-            return
-        if self._renewal is None or self._renewal.done():
+        if connection.pgconn.parameter_status(READ_ONLY) != b"on":
+            if self._pause and connection in self._lines:
+                logger.info("the database may be written to again")
+                self._pause = 0.0
+        elif self._renewal is None or self._renewal.done():
             self._renewal = asyncio.create_task(self._renew_soon())
 
     async def _renew_soon(self) -> None:
-        await asyncio.sleep(RENEW_SECONDS)  # while that lasts, not with each call
-        await self._renew("is set read-only, or was")
+        pause = min(2 * self._pause, LONGEST_RENEW_SECONDS) or RENEW_SECONDS
+        await asyncio.sleep(pause)  # while it lasts, not with each call
+        if not self._pause:
+            logger.warning("the database is set read-only, or was: connections are replaced")
+        self._pause = pause
+        self._lines = WeakSet()
+        await self._pool.drain()

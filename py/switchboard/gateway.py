@@ -188,6 +188,7 @@ def create_app(settings: Settings) -> Starlette:
         try:
             async with manager.run():
                 yield
+                database.hurry()
         finally:
             dispatcher.stop()
             await asyncio.wait([dispatching], timeout=settings.shutdown_timeout)

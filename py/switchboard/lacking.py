@@ -7,6 +7,7 @@ would say why. The other way round, an older server on newer functions, is how e
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from typing import TYPE_CHECKING, LiteralString
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from switchboard.db import Database
 
 logger = logging.getLogger(__name__)
+
+PAUSE = 10.0  # seconds, while the database cannot be asked
 
 CALL = re.compile(r"switchboard\.(\w+)\(")
 # The catalog is asked, for what is asked after may not be there; a login sees all names in it.
@@ -39,15 +42,25 @@ def called() -> list[str]:
 
 
 async def report(database: Database) -> None:
-    """Log what is missing; a database that cannot be asked says so elsewhere."""
-    try:
-        missing: list[str] = await database.value(LACKING, (called(),), repeatable=True)
-    except psycopg.Error as error:
-        logger.warning("functions not looked for: %s", type(error).__name__)
-        return
-    if missing:
+    """Log what is missing, as soon as the database could be asked; until then that it could not."""
+    if missing := await look(database):
         logger.error(
             "the database lacks what this server calls (%s): run `switchboard migrate` with this "
             "version, and see that the login is a member of switchboard_app",
             ", ".join(missing),
         )
+
+
+async def look(database: Database) -> list[str]:
+    """The functions that are missing; asks until there is an answer. Failures are logged once."""
+    has_failed = False
+    while True:
+        try:
+            missing: list[str] = await database.value(LACKING, (called(),), repeatable=True)
+        except psycopg.Error as error:
+            if not has_failed:
+                logger.warning("functions not looked for yet: %s", type(error).__name__)
+            has_failed = True
+            await asyncio.sleep(PAUSE)
+        else:
+            return missing

@@ -10,8 +10,10 @@ is not pinned for the login is named, and every sentence says what to set.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
+import string
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
@@ -21,7 +23,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import tuple_row
 
-from switchboard.silence import Bounded
+from switchboard.silence import PATIENCE, Bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +38,10 @@ PINNED: Mapping[LiteralString, LiteralString] = {
     "idle_in_transaction_session_timeout": "60s",
     "jit": "off",
 }
-_UNBOUNDED = "0"  # a timeout of any other length is the operator's choice
+# Of these any length will do that ends what is only slow before it is taken for silence; how long a
+# transaction may idle is the operator's choice, as long as there is an end.
+_ENDS = ("statement_timeout", "lock_timeout")
+_UNITS = {"ms": 0.001, "s": 1, "min": 60, "h": 3600, "d": 86400}
 
 WHO: LiteralString = "select pg_catalog.pg_backend_pid(), session_user::text, current_setting(%s)"
 WHO += ", current_setting(%s)" * (len(PINNED) - 1)
@@ -44,7 +49,7 @@ WHO += ", current_setting(%s)" * (len(PINNED) - 1)
 PREPARED = (
     "SWITCHBOARD_DATABASE_URL leads through a connection pooler, which loses prepared statements "
     "and start-up options. This server does without both; set SWITCHBOARD_PREPARE_STATEMENTS to "
-    "false, so that it need not find out."
+    "false, so that this does not depend on finding out."
 )
 NO_ANSWER = (
     f"SWITCHBOARD_DATABASE_URL takes connections, but answers nothing for "
@@ -80,7 +85,8 @@ class Pooler:
         return (
             "A connection pooler takes no start-up options, and the login of "
             f"SWITCHBOARD_DATABASE_URL does not have {', '.join(self.unpinned)} set as the server "
-            "needs it: calls may take, or wait for a lock, without end, or be refused as conflicts."
+            "needs it: calls may take, or wait for a lock, so long that the database counts as "
+            f"silent ({PATIENCE:.0f} s), or be refused as conflicts."
         )
 
     def statements(self) -> str:
@@ -211,7 +217,15 @@ def seen(pid: int, row: Sequence[Any]) -> Pooler | None:
 
 
 def _will_do(name: str, pin: str, now: str) -> bool:
-    return now != _UNBOUNDED if name.endswith("timeout") else now == pin
+    if not name.endswith("timeout"):
+        return now == pin
+    return 0 < _seconds(now) < (PATIENCE if name in _ENDS else math.inf)
+
+
+def _seconds(setting: str) -> float:
+    """How long a timeout is, as PostgreSQL shows it: a number and a unit, or 0."""
+    number = setting.rstrip(string.ascii_letters)
+    return int(number) * _UNITS.get(setting[len(number) :], 0)
 
 
 def _ignore(_: psycopg.Notify) -> None:

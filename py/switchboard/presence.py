@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 DEBOUNCE_SECONDS = 0.5
 BEAT_SECONDS = 15.0
-LAST_SECONDS = 1.0
+LAST_SECONDS = 3.0  # more than a statement may take then: silence.LAST_PATIENCE
 NAME_LENGTH = 80
 
 

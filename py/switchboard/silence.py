@@ -6,7 +6,8 @@ until the kernel gives up, after a quarter of an hour, or for ever where somethi
 the bytes. So each statement has a time here, too, a little more than the server's own.
 
 After that the line is shut down below the driver, and the wait ends as if the server had hung up.
-Cancelling the call instead would make the driver ask the silent server to cancel, and wait for it.
+Cancelling the call instead makes the driver ask the silent server to cancel, and wait for it: that
+has a time, too. When this process ends, all of it gets less.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 15.0  # more than statement_timeout, which ends what is only slow
 CHECK_PATIENCE = 2.0  # for nothing at all; who answers later is replaced for nothing
+LAST_PATIENCE = 2.0  # when this process ends
 
 
 class Bounded(psycopg.AsyncConnection[Any]):
@@ -38,14 +40,29 @@ class Bounded(psycopg.AsyncConnection[Any]):
 
     patience = PATIENCE
     was_silent = False
+    _timer: asyncio.TimerHandle | None = None
 
     async def execute(self, *args: Any, **kwargs: Any) -> psycopg.AsyncCursor[Any]:
         """As ``psycopg.AsyncConnection.execute``, for ``patience`` seconds at most."""
-        timer = asyncio.get_running_loop().call_later(self.patience, self._hang_up)
+        self._allow(self.patience)
         try:
             return await super().execute(*args, **kwargs)
         finally:
-            timer.cancel()
+            self._allow(None)
+
+    async def cancel_safe(self, *, timeout: float = CHECK_PATIENCE) -> None:  # noqa: ASYNC109
+        """As that of psycopg, which calls it when a statement is cancelled, but soon over."""
+        try:
+            await super().cancel_safe(timeout=min(timeout, CHECK_PATIENCE))
+        except psycopg.errors.CancellationTimeout:
+            self.hang_up()  # nor will the statement be answered
+            raise
+
+    def hurry(self) -> None:
+        """No more than LAST_PATIENCE from now on, for what is under way, too."""
+        self.patience = LAST_PATIENCE
+        if self._timer:
+            self._allow(LAST_PATIENCE)
 
     @contextlib.contextmanager
     def patient(self, seconds: float) -> Iterator[None]:
@@ -56,7 +73,15 @@ class Bounded(psycopg.AsyncConnection[Any]):
         finally:
             del self.patience
 
-    def _hang_up(self) -> None:
+    def _allow(self, seconds: float | None) -> None:
+        """Hang up after so many seconds, instead of when it was to be before; None: never."""
+        if self._timer:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = None if seconds is None else loop.call_later(seconds, self.hang_up)
+
+    def hang_up(self) -> None:
+        """End the wait, as if the server had hung up."""
         self.was_silent = True
         with (
             contextlib.suppress(OSError, psycopg.Error),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAUSE = 1.0
-LAST_SECONDS = 1.0
+LAST_SECONDS = 3.0  # more than a statement may take then: silence.LAST_PATIENCE
 
 
 class Kind(NamedTuple):

@@ -178,6 +178,52 @@ def a_code_of_no_scenario(world: World) -> None:
     world.call("claim", 3, REFUSED, code="serialization", lease=LEASE)
 
 
+@fault(DUPLICATED)
+def two_of_a_delivery_at_once(world: World) -> None:
+    """The second came 5 ms after the first, of which alone somebody was told."""
+    first, second = world.delivered(0), world.delivered(0.005, told=False, event="v2")
+    for todo in (first, second):
+        world.end(todo, world.claim(todo, 5), 6)
+
+
+@fault(LOST)
+def a_delivery_without_an_event(world: World) -> None:
+    world.delivered(0)
+    second = world.delivered(5, event="")
+    world.end(world.facts.todos[0], world.claim(world.facts.todos[0], 1), 2)
+    world.end(second, world.claim(second, 6), 7)
+
+
+@fault(UNEXPECTED)
+def an_untold_todo_after_the_told_one(world: World) -> None:
+    """The server makes another only for somebody who is then told of it."""
+    for begun, told in ((0, True), (5, False)):
+        todo = world.delivered(begun, told, f"v{begun}")
+        world.end(todo, world.claim(todo, begun + 1), begun + 2)
+
+
+@fault(UNEXPECTED)
+def a_call_that_hangs(world: World) -> None:
+    todo, token = world.done()
+    world.beat(todo, token, 1.2, UNKNOWN)
+    world.killed.clear()
+
+
+@fault(UNEXPECTED)
+def a_call_that_hung_until_its_client_was_killed(world: World) -> None:
+    todo, token = world.done()
+    world.beat(todo, token, 1.2, UNKNOWN)
+    world.killed["w1"] = [int(70e9)]
+
+
+@fault(UNEXPECTED)
+def a_call_without_an_end_amidst_others(world: World) -> None:
+    todo, token = world.done()
+    world.beat(todo, token, 1.6, UNKNOWN)
+    world.beat(todo, token, 1.7, REFUSED)
+    world.calls[-1].run = world.calls[-2].run
+
+
 @fault(UNEXPECTED)
 def stuck(world: World) -> None:
     world.todo()
@@ -298,6 +344,24 @@ def more_in_flight(world: World) -> None:
     world.facts.budgets = {QUEUE: {"max_in_flight": 1}}
     world.done()
     world.done(0.2)
+
+
+@fault(BUDGET)
+def more_in_flight_by_slow_claims(world: World) -> None:
+    """Each took longer than what it claimed was then held."""
+    world.facts.budgets = {QUEUE: {"max_in_flight": 1}}
+    for begun in (0, 0.2):
+        todo = world.todo(begun)
+        token = world.claim(todo, begun + 1, client=f"w{begun}", took=5)
+        world.end(todo, token, begun + 6.2, client=f"w{begun}")
+        world.facts.attempts[-1]["ended_at"] = todo["completed_at"] = at(begun + 2.5)
+
+
+@fault(UNEXPECTED)
+def nobody_looked(world: World) -> None:
+    world.facts.budgets = {QUEUE: {"max_in_flight": 1}}
+    world.facts.samples.clear()
+    world.done()
 
 
 @fault(BUDGET)

@@ -32,22 +32,30 @@ class World:
 
     def __init__(self) -> None:
         self.calls: list[Operation] = []
-        self.facts = Facts()
+        self.facts = Facts(samples=[{"queue": "another", "endpoint": ENDPOINT, "claimed": 0}])
         self.numbers = itertools.count(1)
+        self.killed: dict[str, list[int]] = {}
 
     def call(
         self, op: str, begun: float, end: str = OK, took: float = 0.01, **more: Any
     ) -> Operation:
-        """A call as a client wrote it; more: client, code, answer, and arguments."""
+        """A call as a client wrote it; more: client, code, answer, and arguments.
+
+        One that is unknown, without a code, is the last of a start: its client was killed then.
+        """
         client = more.pop("client", "w1")
         code, answer = more.pop("code", ""), more.pop("answer", {})
-        ended = None if end == UNKNOWN else int((begun + took) * 1e9)
+        ends = self.killed.setdefault(client, [])
+        run, ended = f"r{len(ends)}", int((begun + took) * 1e9)
+        if killed := end == UNKNOWN and not code:
+            ends.append(ended)
         code = code or {REFUSED: "conflict", UNKNOWN: "killed"}.get(end, "")
         args = {"endpoint": ENDPOINT, **more}
         number = next(self.numbers)
         made = Operation(
-            client, "r", number, op, args, client, int(begun * 1e9), ended, end, code, answer
-        )
+            client, run, number, op, args, client, int(begun * 1e9), None if killed else ended,
+            end, code, answer,
+        )  # fmt: skip
         self.calls.append(made)
         return made
 
@@ -73,15 +81,30 @@ class World:
         return row
 
     def create(
-        self, todo: Row, begun: float, end: str = OK, created: bool = True, op: str = "create"
-    ) -> Operation:
+        self, todo: Row, begun: float, end: str = OK, created: bool = True, op: str = "create",
+        took: float = 0.01,
+    ) -> Operation:  # fmt: skip
         asked = {"queue": todo["queue"], "title": todo["title"]}
         if todo["idempotency_key"] is not None:
             asked["key"] = todo["idempotency_key"]
         answer = {"todos": [{"id": todo["id"], "created": created}]} if end == OK else {}
-        return self.call(op, begun, end, client="maker", todos=[asked], answer=answer)
+        return self.call(op, begun, end, took, client="maker", todos=[asked], answer=answer)
 
-    def claim(self, todo: Row, begun: float, end: str = OK, client: str = "w1", **more: Any) -> str:
+    def delivered(self, begun: float, told: bool = True, event: str = "v1", **more: Any) -> Row:
+        """A todo that a delivery made, with its event; ``told``: whether anybody heard of it."""
+        todo = self.todo(begun, key="h:d", event_id=event or None, **more)
+        call = self.calls.pop()
+        if told:
+            self.create(todo, begun, op="deliver", took=call.span)
+        if event:
+            row = {"endpoint_id": ENDPOINT, "id": event, "webhook_id": "h", "delivery_id": "d"}
+            self.facts.events.append(row)
+        return todo
+
+    def claim(
+        self, todo: Row, begun: float, end: str = OK, client: str = "w1", took: float = 0.01,
+        **more: Any,
+    ) -> str:  # fmt: skip
         """A claim, and the todo held under it; the token."""
         todo["claims"] += 1
         todo["attempt"] += 1
@@ -99,7 +122,7 @@ class World:
             **more,
         }
         answer = {"todos": [told]} if end == OK else {}
-        self.call("claim", begun, end, client=client, lease=LEASE, answer=answer)
+        self.call("claim", begun, end, took, client=client, lease=LEASE, answer=answer)
         return token
 
     def row(self, todo: Row, ended: float, outcome: str, state: str) -> Row:
@@ -170,4 +193,4 @@ class World:
 
     def judge(self, allows: tuple[str, ...] = ()) -> Verdict:
         self.facts.counted = len(self.facts.attempts)
-        return classify(self.calls, self.facts, allows)
+        return classify(self.calls, self.facts, allows, killed=self.killed)

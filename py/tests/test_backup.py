@@ -2,15 +2,14 @@
 
 The dump is made as docs/backup.md says, while producers and workers run, of a snapshot that the
 test holds, too: so it knows to the row what has to be in it. It is restored in a PostgreSQL 18 of
-its own; on Debian's PostgreSQL 15 (`scripts/with-server debian`) that is another version. Then it
-is compared and used: rows, functions, rights, a worker's login, sealed secrets, leases.
+its own, into a database of another name; on Debian's PostgreSQL 15 (`scripts/with-server debian`)
+that is another version, and what is dumped has pg_cron, which is not there. Then it is compared
+and used: rows, functions, rights, a worker's login, sealed secrets, leases.
 """
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
+import re
 import threading
 import time
 import uuid
@@ -23,6 +22,7 @@ from typing import Any
 import httpx2
 import psycopg
 import pytest
+from backup_kit import catalog_of, dump, dump_roles, program, rows_of, source
 from conftest import KEY, Endpoint, Served, Sql, free_port, fresh
 from intake_kit import proof
 from psycopg import sql
@@ -34,7 +34,6 @@ from switchboard.cli_webhook import make_webhook
 from switchboard.config import Settings
 from switchboard.datafolder import DataFolder
 from switchboard.embedded import SUPERUSER, Cluster
-from switchboard.embedded_make import binaries
 from switchboard.migrate import migrate
 from switchboard.secrets import Keyring, SecretError
 
@@ -42,31 +41,6 @@ pytestmark = pytest.mark.timeout(300)
 HELD = 12  # todos whose worker died before the dump
 BACKLOG = 3000
 SECRET = "a secret of 32 characters or more"
-
-TABLES = """
-    select c.oid::regclass::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
-    where n.nspname in ('switchboard', 'switchboard_migrations') and c.relkind = 'r' order by 1
-"""
-FUNCTIONS = """
-    select p.oid::regprocedure::text, md5(p.prosrc), p.prosecdef, p.provolatile, p.proconfig,
-        pg_get_userbyid(p.proowner), obj_description(p.oid, 'pg_proc'),
-        (select array_agg(x.grantee::regrole::text order by 1)
-         from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) x
-         where x.grantee <> p.proowner)
-    from pg_proc p where p.pronamespace = 'switchboard'::regnamespace order by 1
-"""
-RIGHTS = """
-    select c.oid::regclass::text, c.relkind, pg_get_userbyid(c.relowner),
-        (select array_agg(x.grantee::regrole || ' ' || x.privilege_type order by 1)
-         from aclexplode(c.relacl) x where x.grantee <> c.relowner)
-    from pg_class c join pg_namespace n on n.oid = c.relnamespace
-    where n.nspname like 'switchboard%' and c.relkind <> 't' order by 1
-"""
-MEMBERS = """
-    select r.roleid::regrole::text, r.member::regrole::text from pg_auth_members r
-    where r.roleid::regrole::text like 'switchboard%'
-        and r.member::regrole::text in ('switchboard_owner', %s) order by 1, 2
-"""
 
 
 @dataclass
@@ -76,56 +50,13 @@ class Backup:
     dump: Path
     roles: Path
     login: str
+    stranger: str  # a login that is nothing of ours
     endpoint: Endpoint
     receiver: dict[str, Any]
     held: dict[str, str]  # todo: the token of its lease
     rows: dict[str, Any]
     catalog: list[Any]
     worked: int = 0  # calls that the load made while pg_dump ran
-
-
-def rows_of(connection: psycopg.Connection[Any]) -> dict[str, Any]:
-    """Of each table how many rows there are, and a sum over what is in them."""
-    connection.execute("set timezone = 'UTC'")
-    counts = "select count(*), coalesce(sum(hashtextextended(t::text, 0)::numeric), 0) from {} t"
-    found = {}
-    for (table,) in connection.execute(TABLES).fetchall():
-        # A migrator writes these when it runs: they say where and when.
-        if not table.startswith("switchboard_migrations.") or table.endswith("migration"):
-            found[table] = connection.execute(counts.format(table)).fetchone()
-    return found
-
-
-def catalog_of(connection: psycopg.Connection[Any], login: str) -> list[Any]:
-    """Functions, rights, and who is a member of what."""
-    return [
-        connection.execute(FUNCTIONS).fetchall(),
-        connection.execute(RIGHTS).fetchall(),
-        connection.execute(MEMBERS.replace("%s", f"'{login}'")).fetchall(),
-    ]
-
-
-def program(name: str, dsn: str, *words: str | Path) -> None:
-    """Run one of PostgreSQL's programs on a database; it has to succeed."""
-    done = subprocess.run(
-        [binaries() / name, *words, "-d", dsn], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def dump(name: str, dsn: str, snapshot: str, place: Path) -> None:
-    """Dump one database, as docs/backup.md says.
-
-    A server of a container brings the pg_dump for it.
-    """
-    own = shlex.split(os.environ.get("SWITCHBOARD_TEST_PG_DUMP", ""))
-    command = [*own, "-d", name] if own else [str(binaries() / "pg_dump"), "-d", dsn]
-    words = ["-Fc", "--no-toast-compression", f"--snapshot={snapshot}"]
-    with place.open("wb") as file:
-        done = subprocess.run(
-            [*command, *words], stdout=file, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert done.returncode == 0, done.stderr
 
 
 class Load:
@@ -185,16 +116,17 @@ def backup(
 ) -> Iterator[Backup]:
     """A database that has all sorts of things in it, dumped under load."""
     folder = tmp_path_factory.mktemp("backup")
-    login = f"backup_{uuid.uuid4().hex[:12]}"
-    with fresh(cluster_url, template) as (name, dsn):
-        source = Sql(dsn)
-        endpoint = source.vend("backup", ("inbox", "held", "github"))
-        create = sql.SQL("create role {} login password {} in role switchboard_worker")
-        source.connection.execute(create.format(sql.Identifier(login), sql.Literal("word")))
+    login, stranger = (f"backup_{uuid.uuid4().hex[:12]}" for _ in range(2))
+    with source(cluster_url, template) as (name, dsn):
+        db = Sql(dsn)
+        endpoint = db.vend("backup", ("inbox", "held", "github"))
+        create = sql.SQL("create role {} login password {} in role switchboard_worker, pg_monitor")
+        db.connection.execute(create.format(sql.Identifier(login), sql.Literal("word")))
+        db.connection.execute(sql.SQL("create role {} login").format(sql.Identifier(stranger)))
         try:
-            source.value("select switchboard.bind_login(%s, %s) is null", endpoint.id, login)
+            db.value("select switchboard.bind_login(%s, %s) is null", endpoint.id, login)
             receiver = make_webhook(
-                Operator(source.connection),
+                Operator(db.connection),
                 Keyring([KEY]),
                 "",
                 "backup",
@@ -203,14 +135,14 @@ def backup(
                 SECRET,
             )
             for number in range(HELD):
-                source.create(endpoint, f"held {number}", "held")
-            taken = source.rows(
+                db.create(endpoint, f"held {number}", "held")
+            taken = db.rows(
                 "select id, lease_token from switchboard.claim_batch(%s, 'worker', %s, %s, 1)",
                 endpoint.id,
                 HELD,
                 ["held"],
             )
-            source.rows(
+            db.rows(
                 "select switchboard.create_todos(%s, (select jsonb_agg(jsonb_build_object("
                 "'queue', 'inbox', 'title', 'backlog ' || n)) from generate_series(1, 1000) n))"
                 " from generate_series(1, %s)",
@@ -221,6 +153,7 @@ def backup(
                 dump=folder / "switchboard.dump",
                 roles=folder / "roles.sql",
                 login=login,
+                stranger=stranger,
                 endpoint=endpoint,
                 receiver=receiver,
                 held={str(todo["id"]): todo["lease_token"] for todo in taken},
@@ -236,12 +169,13 @@ def backup(
                 dump(name, dsn, snapshot[0], made.dump)
                 made.worked = load.calls - before
                 made.rows, made.catalog = rows_of(reader), catalog_of(reader, login)
-            program("pg_dumpall", cluster_url, "--roles-only", "-f", made.roles)
-            source.connection.close()
+            dump_roles(dsn, folder)
+            db.connection.close()
             yield made
         finally:
             with psycopg.connect(dsn, autocommit=True) as admin:
-                admin.execute(sql.SQL("drop role {}").format(sql.Identifier(login)))
+                for role in (login, stranger):
+                    admin.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
 
 
 @pytest.fixture(scope="module")
@@ -261,12 +195,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def restored_once(backup: Backup, elsewhere: str) -> str:
     """A database there, restored from the dump, as a template for the tests."""
-    # A role that is there already is an error that does no harm.
-    subprocess.run(
-        [binaries() / "psql", "-qX", "-d", elsewhere, "-f", backup.roles],
-        capture_output=True,
-        check=True,
-    )
+    program("psql", elsewhere, "-qX", "-v", "ON_ERROR_STOP=1", "-f", backup.roles)
     with psycopg.connect(elsewhere, autocommit=True) as admin:
         admin.execute("create database restored template template0 encoding 'UTF8'")
     dsn = make_conninfo(elsewhere, dbname="restored")
@@ -316,11 +245,22 @@ def test_every_row_is_there(backup: Backup, restored: Sql) -> None:
 
 def test_functions_and_rights_are_the_same(backup: Backup, restored: Sql) -> None:
     with psycopg.connect(restored.dsn) as connection:
-        functions, rights, members = catalog_of(connection, backup.login)
+        functions, rights, members, named = catalog_of(connection, backup.login)
     assert functions == backup.catalog[0]
     assert rights == backup.catalog[1]
     assert members == backup.catalog[2]
-    assert (("switchboard_worker", backup.login)) in members
+    assert {(group, backup.login) for group in ("switchboard_worker", "pg_monitor")} <= set(members)
+    assert named == backup.catalog[3]
+    assert len(named) == 2 + 6
+
+
+def test_no_role_of_others_is_touched(backup: Backup, restored: Sql) -> None:
+    """Above all not the superuser of the new cluster, and its password."""
+    named = re.findall(r"(?:CREATE|ALTER) ROLE (\S+?);?\s", backup.roles.read_text() + "\n")
+    assert {name for name in named if not name.startswith("switchboard_")} == {backup.login}
+    there = "select count(*) from pg_roles where rolname = %s"
+    assert restored.value(there, backup.login) == 1
+    assert restored.value(there, backup.stranger) == 0
 
 
 def test_migrate_finds_nothing_to_do(backup: Backup, restored: Sql) -> None:

@@ -11,12 +11,22 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from chaos_faults import FAULTS, Fault, a_code_of_no_scenario, more_in_flight
+from chaos_faults import (
+    FAULTS,
+    Fault,
+    a_code_of_no_scenario,
+    an_untold_todo_after_the_told_one,
+    more_in_flight,
+    two_of_a_delivery_at_once,
+)
 from chaos_world import ENDPOINT, LEASE, QUEUE, World, at
 
+from chaos import server_log
 from chaos.budgets import window_start
 from chaos.history import OK, REFUSED, UNKNOWN, HistoryError, Writer, read, read_all
-from chaos.verdict import Verdict
+from chaos.processes import Client
+from chaos.run import waiting
+from chaos.verdict import DUPLICATED, UNEXPECTED, Verdict
 
 
 @pytest.fixture
@@ -149,7 +159,19 @@ def test_a_delivery_may_find_what_its_own_first_try_made(world: World) -> None:
     todo, _ = world.done(key="h:d", event_id="v1")
     world.calls.pop(0)
     world.create(todo, 0, created=False, op="deliver")
-    assert world.judge().good, world.judge().violations
+    verdict = world.judge(allows=("unavailable",))
+    assert verdict.good, verdict.violations
+    assert kinds(world.judge()) == {UNEXPECTED}  # where no answer of the database can be lost
+
+
+def test_a_delivery_may_be_stored_again_after_it_was_done(world: World) -> None:
+    """The server lost the answer, the todo was done meanwhile, and its next try made another."""
+    for begun, told in ((0, False), (5, True)):
+        todo = world.delivered(begun, told, f"v{begun}")
+        world.end(todo, world.claim(todo, begun + 1), begun + 2)
+    verdict = world.judge(allows=("unavailable",))
+    assert verdict.good, verdict.violations
+    assert kinds(world.judge()) == {UNEXPECTED}  # where no answer of the database can be lost
 
 
 def test_a_twin_explains_what_its_answer_does_not(world: World) -> None:
@@ -167,6 +189,32 @@ def test_each_fault_is_found(world: World, fault: Fault, kind: str) -> None:
     fault(world)
     verdict = world.judge()
     assert kind in kinds(verdict), verdict.violations
+
+
+@pytest.mark.parametrize("event", [True, False])
+@pytest.mark.parametrize("allows", [(), ("connection", "unavailable")])
+def test_two_of_a_delivery_at_once_are_found_wherever(
+    world: World, allows: tuple[str, ...], event: bool
+) -> None:
+    two_of_a_delivery_at_once(world)
+    if not event:
+        world.facts.todos[1]["event_id"] = None
+        world.facts.events.pop()
+    assert kinds(world.judge(allows)) >= {DUPLICATED, UNEXPECTED}
+
+
+def test_an_untold_todo_after_the_told_one_is_found_wherever(world: World) -> None:
+    an_untold_todo_after_the_told_one(world)
+    assert kinds(world.judge(allows=("connection",))) == {UNEXPECTED}
+
+
+def test_two_with_a_key_whose_second_answer_was_lost_are_found(world: World) -> None:
+    """Nobody was told of the second, but its call was over soon, and both live on."""
+    todos = [world.todo(0, key="k"), world.todo(1, key="k")]
+    world.calls[1].end, world.calls[1].code, world.calls[1].answer = UNKNOWN, "connection", {}
+    for todo in todos:
+        world.end(todo, world.claim(todo, 5), 6)
+    assert kinds(world.judge(allows=("connection",))) == {DUPLICATED}
 
 
 def test_what_a_scenario_allows_is_no_fault(world: World) -> None:
@@ -196,6 +244,38 @@ def test_budgets_are_judged_until_they_are_raised(world: World) -> None:
 def test_windows_follow_the_local_clock(window: str, moment: str, start: str) -> None:
     named = dict(zip(("period", "tz", "start", "weekday"), window.split(), strict=False))
     assert window_start(named, datetime.fromisoformat(moment)) == datetime.fromisoformat(start)
+
+
+# -- beside histories ----------------------------------------------------------------------------
+
+
+def test_an_error_in_the_log_of_the_server_is_found_once() -> None:
+    error = json.dumps({"level": "error", "event": "request failed"})
+    fine = json.dumps({"level": "warning", "event": "tick failed: an error"})
+    lines = ["Switchboard serves http://127.0.0.1:1", fine, error, error, error[:30]]
+    verdict = Verdict()
+    server_log.judge(lines, (), verdict)
+    assert [kind for kind, _ in verdict.violations] == [UNEXPECTED]
+    for told in ("Traceback (most recent call last):", json.dumps({"level": "critical"})):
+        verdict = Verdict()
+        server_log.judge([fine, told], (), verdict)
+        assert kinds(verdict) == {UNEXPECTED}
+    verdict = Verdict()
+    server_log.judge(lines, ("request fail",), verdict)
+    assert (verdict.violations, verdict.coverage["logged"]) == ([], 2)
+
+
+def test_who_is_not_served_is_found(tmp_path: Path) -> None:
+    clients = [Client(tmp_path, name, "sql-worker", {}) for name in ("served", "refused", "hung")]
+    writers = [Writer(client.history, client.name, client.name) for client in clients]
+    calls = [writer.begin("claim", lease=1) for writer in writers]
+    sizes = [client.size for client in clients]
+    assert waiting(clients, 0.1) == clients
+    writers[0].end(calls[0], OK, answer={"todos": []})
+    writers[1].end(calls[1], REFUSED, "conflict")
+    ended = [c.ended_a_call(size) for c, size in zip(clients, sizes, strict=True)]
+    served = [c.ended_a_call(size, b'"end":"ok"') for c, size in zip(clients, sizes, strict=True)]
+    assert (ended, served) == ([True, True, False], [True, False, False])
 
 
 # -- histories ------------------------------------------------------------------------------------

@@ -123,8 +123,11 @@ def test_newcomers_are_turned_away_and_others_cut(proxy) -> None:
 # -- pairs
 
 
-def pair(op: str, one: dict, two: dict, **args: object) -> str:
-    return json.dumps({"op": op, "args": args, "pair": [one, two]})
+def pair(
+    op: str, one: dict, two: dict, together: bool = False, seconds: float = 0.0, **args: object
+) -> str:
+    how = {"together": together, "seconds": seconds}
+    return json.dumps({"op": op, "args": args, "pair": [one, two], **how})
 
 
 def ok(*todos: dict) -> dict:
@@ -141,7 +144,14 @@ POSSIBLE = [
     (pair("create", ok({"id": 1}), ok({"id": 2}), todos=[{}]), "pairs"),
     (pair("claim", ok({"lease_token": "a"}), ok({"lease_token": "b"})), "pairs"),
 ]
+MADE = [ok({"id": 1, "created": True}), ok({"id": 2, "created": True})]
+POSSIBLE += [
+    (pair("create", *MADE, **KEYED), "second_other"),  # one after the other
+    (pair("create", *MADE, **KEYED, together=True, seconds=3.0), "second_other"),
+]
 IMPOSSIBLE = [
+    pair("create", *MADE, **KEYED, together=True, seconds=0.1),
+    pair("deliver", *MADE, **KEYED, together=True),
     pair("complete", ok(), ok()),
     pair("release", ok(), ok()),
     pair("claim", ok({"lease_token": "a"}), ok({"lease_token": "a"})),

@@ -324,7 +324,7 @@ def test_no_secret_is_in_the_log_of_a_full_run(process, db, raw) -> None:
     assert [secret for secret in secrets if secret in written] == []
 
 
-def test_a_server_behind_a_pooler_sends_no_start_up_options(db, settings) -> None:
+def test_only_who_listens_sends_no_start_up_options(db, settings) -> None:
     from switchboard.db import dsn
 
     assert "statement_timeout" in dsn(db.dsn)

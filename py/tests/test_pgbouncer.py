@@ -246,6 +246,42 @@ def test_another_isolation_level_is_named(database, db, bouncer, pinned) -> None
     assert "default_transaction_isolation = 'read committed'" in there.statements()
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "is_named"),
+    [
+        ("statement_timeout", "30s", True),  # a statement counts as silence before
+        ("statement_timeout", "15s", True),
+        ("statement_timeout", "14999ms", False),
+        ("lock_timeout", "1min", True),
+        ("lock_timeout", "900ms", False),
+        ("idle_in_transaction_session_timeout", "1h", False),
+        ("idle_in_transaction_session_timeout", "0", True),
+    ],
+)
+def test_a_timeout_is_named_that_ends_nothing_before_it_counts_as_silence(
+    database, db, bouncer, pinned, setting, value, is_named
+) -> None:
+    change = sql.SQL("alter role {} set {} = {}")
+    db.connection.execute(
+        change.format(sql.Identifier(pinned), sql.SQL(setting), sql.Literal(value))
+    )
+    connection, there = connect(bouncer.url(pinned, str(conninfo_to_dict(database)["dbname"])))
+    connection.close()
+    assert there is not None
+    assert there.unpinned == ((setting,) if is_named else ())
+
+
+@pytest.mark.parametrize("taken", ["refused", "ignored"])
+def test_one_that_is_named_is_asked_for_start_up_options_and_recognised(
+    taken, serve, database, started, login, db
+) -> None:
+    more = {"ignore_startup_parameters": "options"} if taken == "ignored" else {}
+    served: Served = serve(**behind(started(**BY_TURNS, **more), database, login))
+    until(lambda: ready(served)["connection"] == "pooler", "it has connected")
+    (advice,) = ready(served)["advice"]
+    assert "statement_timeout, lock_timeout, idle_in_transaction_session_timeout" in advice
+
+
 def test_session_pooling_of_too_few_is_named(
     serve, settings, db, database, started, pinned, caplog, monkeypatch
 ) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import psycopg
 import pytest
-from conftest import until
+from conftest import busy, until
 
 from chaos.proxy import Proxy
 from switchboard import listener as listening
@@ -126,6 +128,36 @@ async def test_a_silent_listener_connects_again_and_looks_for_what_it_missed(
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+PRESENT = "select count(*) from switchboard.endpoint_presence"
+
+
+def open_requests(served) -> int:
+    present = served.app.state.sessions.present().values()
+    return sum(session.requests for sessions in present for session in sessions)
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+def test_a_server_ends_soon_while_its_database_is_silent(db, serve, proxy, calls) -> None:
+    served = serve(database_url=proxy.url)  # open requests get one second
+    session = served.session(db.vend("agent"))
+    served.wait_listening()
+    until(lambda: db.value(PRESENT), "the session is written")
+    assert httpx2.post(f"{served.url}/webhooks/w/nobody").status_code == 404  # and to be counted
+    with ThreadPoolExecutor() as asking:
+        proxy.break_(silent=True)
+        asked = [
+            asking.submit(session.call, "claim_next", number) for number in range(100, 100 + calls)
+        ]
+        until(lambda: open_requests(served) == calls, "they wait")
+        began = time.monotonic()
+        served.server.should_exit = True
+        served.thread.join(60)
+        took = time.monotonic() - began
+        for one in asked:
+            one.exception()
+    assert took < 7 + busy(), "compose allows 15 s, and a bit of that is spent elsewhere"
 
 
 def test_calls_are_answered_503_and_agents_work_again_when_it_is_over(db, serve, proxy) -> None:

@@ -18,7 +18,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import LiteralString
+from typing import Any, LiteralString, cast
 
 import httpx2
 import psycopg
@@ -27,6 +27,7 @@ from conftest import KEY, RawSession, Served, Sql, fresh, until
 from intake_kit import names, proof
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
+from psycopg_pool import PoolTimeout
 from upgrade_kit import (
     NEWEST,
     OLD,
@@ -293,6 +294,14 @@ def what_was_kept_still_works(place: Place) -> None:
     sealed = db.rows("select sealed from switchboard.list_sealed()")
     opened = [Keyring([KEY]).open(bytes(row["sealed"])) for row in sealed]
     assert SECRET.encode() in opened
+    if not place.release.is_from("0.2.0"):
+        query = (
+            "select e.source_type, e.queue, switchboard.read_event(t.endpoint_id::text,"
+            " t.event_id::text) ->> 'text' as text from switchboard.todos t"
+            " join switchboard.events e on (e.endpoint_id, e.id) = (t.endpoint_id, t.event_id)"
+            " where e.delivery_id = 'lost'"
+        )
+        assert db.row(query) == {"source_type": "github", "queue": "hooks", "text": '{"a": 1}'}
     if place.release.is_from("0.2.0"):
         hooks = db.rows("select hook_id, enabled from switchboard.list_notify_hooks(%s)", alpha)
         assert [(str(h["hook_id"]), h["enabled"]) for h in hooks] == [(str(place.hook), True)]
@@ -347,6 +356,28 @@ def test_nothing_is_lacking_where_all_is_there(database: str) -> None:
         connection.execute("set role switchboard_app")
         assert len(lacking.called()) > 20
         assert connection.execute(lacking.LACKING, [lacking.called()]).fetchone() == ([],)
+
+
+@pytest.mark.anyio
+async def test_what_is_lacking_is_asked_until_there_is_an_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No connection was free when the server started, as when all come back at once."""
+    monkeypatch.setattr(lacking, "PAUSE", 0.0)
+    answers: list[Any] = [PoolTimeout(), PoolTimeout(), ["tick"]]
+
+    class Database:
+        async def value(self, *_: Any, **__: Any) -> Any:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    await lacking.report(cast("Any", Database()))
+    assert answers == []
+    late, said = [record.getMessage() for record in caplog.records]
+    assert late == "functions not looked for yet: PoolTimeout"
+    assert said.startswith("the database lacks what this server calls (tick)")
 
 
 # Rollback

@@ -94,7 +94,7 @@ class Place:
         self.books = Books()
         queues = ("inbox", "direct", "shared", "kept", "hooks")
         self.alpha = self.db.vend("alpha", queues, verbs=VERBS)
-        more = {"verbs": [*VERBS, "create_webhook"], "webhook_max": 2}
+        more = {"verbs": [*VERBS, "create_webhook"], "webhook_max": 3}
         self.beta = self.db.vend("beta", queues, **more)
         self.db.rows("select from switchboard.bind_login(%s, %s)", self.alpha.id, login)
         self._fill()
@@ -114,12 +114,9 @@ class Place:
         todo, token = self.claim_kept("is parked")
         self.parked = todo
         assert not self.db.row(FAIL, self.alpha.id, todo, token)["dead_letter"]
-        self.webhook = self.db.value(
-            "select switchboard.create_webhook(%s, 'github', 'hooks', %s, %s)",
-            self.beta.id,
-            Keyring([KEY]).seal(SECRET.encode()),
-            digest(TOKEN),
-        )["webhook_id"]
+        self.receiver(TOKEN)
+        if not self.release.is_from("0.2.0"):
+            self.lose_a_receiver()
         if self.release.is_from("0.2.0"):
             self.hook = self.db.value(
                 "select switchboard.create_notify_hook(%s, %s, '{kept}', %s)",
@@ -134,6 +131,25 @@ class Place:
             self.db.rows(budget, self.alpha.id, "kept", json.dumps(policy))
             todo, token = self.claim_kept("is counted")
             self.books.held[todo] = token
+
+    def receiver(self, token: str) -> str:
+        """A receiver of the second endpoint; its id."""
+        query: LiteralString = "select switchboard.create_webhook(%s, 'github', 'hooks', %s, %s)"
+        sealed = Keyring([KEY]).seal(SECRET.encode())
+        return str(self.db.value(query, self.beta.id, sealed, digest(token))["webhook_id"])
+
+    def lose_a_receiver(self) -> None:
+        """A delivery whose receiver is deleted by hand: 0.1.0 had no command for it."""
+        receiver = self.receiver("lost")
+        self.db.rows(
+            "select switchboard.receive_delivery(%s, 'lost', 'push', '{}', '{\"a\": 1}',"
+            " 'application/json', '{\"a\": 1}')",
+            digest("lost"),
+        )
+        self.db.rows("delete from switchboard.endpoint_webhooks where id = %s", receiver)
+        (event,) = self.db.rows("select todo_id::text from switchboard.events")
+        self.books.deliveries["lost"] = event["todo_id"]
+        self.books.created[event["todo_id"]] = f"{receiver}:lost"
 
     def keep(self, key: str, attempts: int = 5) -> str:
         """A todo in the queue that no worker claims from; its id."""
