@@ -288,14 +288,16 @@ class Database:
         login, was set read-only would go on to refuse everything long after that was taken back.
         Behind a pooler the sessions are its own: there it has to reconnect.
         """
-        if self._pooler or connection.closed:
+        if self._pooler or connection.closed or connection not in self._lines:
             return
-        if connection.pgconn.parameter_status(READ_ONLY) != b"on":
-            if self._pause and connection in self._lines:
-                logger.info("the database may be written to again")
-                self._pause = 0.0
-        elif self._renewal is None or self._renewal.done():
-            self._renewal = asyncio.create_task(self._renew_soon())
+        resting = self._renewal is None or self._renewal.done()
+        if connection.pgconn.parameter_status(READ_ONLY) == b"on":
+            if resting:
+                self._renewal = asyncio.create_task(self._renew_soon())
+        elif self._pause and resting:
+            logger.info("the database may be written to again")
+            self._pause = 0.0
+            self._renewal = asyncio.create_task(self._replace())  # some of them began before that
 
     async def _renew_soon(self) -> None:
         pause = min(2 * self._pause, LONGEST_RENEW_SECONDS) or RENEW_SECONDS
@@ -303,5 +305,9 @@ class Database:
         if not self._pause:
             logger.warning("the database is set read-only, or was: connections are replaced")
         self._pause = pause
+        await self._replace()
+
+    async def _replace(self) -> None:
+        """New sessions for those that there are; one in use is closed when it comes back."""
         self._lines = WeakSet()
         await self._pool.drain()
