@@ -21,6 +21,7 @@ from chaos.holding import undone
 from chaos.pgbouncer import PgBouncer
 from chaos.proxy import Proxy
 from chaos.scenario import scenario
+from chaos.scenarios_sweeps import sweep_again
 
 if TYPE_CHECKING:
     from chaos.stage import Stage
@@ -63,6 +64,7 @@ def require(holds: object, otherwise: str) -> None:
     allows=("unavailable", "timeout", "canceled"),
     server={"POOL_SIZE": POOL_SIZE, "POOL_WAIT": POOL_WAIT},
     producers={"poison": 0.08},
+    heal=sweep_again,
 )
 def small_pool(stage: Stage) -> None:
     """50 calls and 20 streams at once for two connections that are held up: 503, never a hang."""
